@@ -72,8 +72,10 @@ class Writer(Compiler, Protocol):
     ) -> str:
         """The function of a program."""
 
-    def library(self, text: str, plain: str, target: Target) -> bytes:
-        """A shared library of two files, the second for any processor."""
+    def library(
+        self, text: str, plain: str, target: Target, whole: bool = True, machine: str = ""
+    ) -> bytes:
+        """Two files, the second for any processor, as a shared library or one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1) -> list[Path]
     prelude = [writer.prelude(target, threads), CALLBACK, hidden(text, f"{name}_run")]
     source = "\n".join([*prelude, *writer.bodies, text])
     manifest = _manifest(name, names, features(target))
-    around = Around(name, text, tuple(sites), manifest)
+    around = Around({name: text}, tuple(sites), manifest)
     library = writer.library(source, around.text(), target)
     manifest["library"] = hashlib.sha256(library).hexdigest()
     files = {

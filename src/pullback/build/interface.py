@@ -14,6 +14,7 @@ from pullback.ir.target import NATIVE, Target
 
 INTERFACE = 2  # raised where the manifest, or what the function is passed, gets another meaning
 SIGNED = ("interface", "name", "inputs", "state", "results", "calls")
+MORE = ("adjoints",)  # of operations
 CHECKS = Path(__file__).with_name("interface.txt")
 WEIGHTS = Path(__file__).with_name("weights.txt")
 CALLBACK = "typedef int pb_callback(void *user, void *const *arrays);"
@@ -62,21 +63,38 @@ READS = """\
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A function that was written as `{name}_run`, by its text and what a manifest says of it."""
+    """Functions, each of which was written as `{name}_run`: their texts by name, and what a
+    manifest says of them. The first one's name is that of all.
+    """
 
-    name: str
-    body: str
+    bodies: Mapping[str, str]
     sites: tuple[str, ...]
     facts: Mapping[str, Any]
 
     @property
-    def head(self) -> str:
-        return head(self.body, f"{self.name}_run").replace(f"{self.name}_run(", f"{self.name}(", 1)
+    def name(self) -> str:
+        return next(iter(self.bodies))
 
     @property
-    def given(self) -> str:
-        """Its arguments, to be passed on."""
-        return ", ".join(a for a in re.findall(r"(\w+)(?=[,)])", self.head) if a != "void")
+    def heads(self) -> list[str]:
+        """Of all functions, as they are called."""
+        pairs = [(f"{n}_run", head(text, f"{n}_run")) for n, text in self.bodies.items()]
+        return [line.replace(f"{run}(", f"{run[:-4]}(", 1) for run, line in pairs]
+
+    @property
+    def common(self) -> list[str]:
+        """Heads of what every artefact has."""
+        check, message = f"int {self.name}_check", f"const char *{self.name}_message"
+        return [f"{check}(uint64_t interface)", f"{message}(int status)"]
+
+    def calls(self) -> str:
+        """Functions that look, then run."""
+        texts: list[str] = []
+        for name, line in zip(self.bodies, self.heads, strict=True):
+            given = [a for a in re.findall(r"(\w+)(?=[,)])", line) if a != "void"]
+            call = f"{name}_run({', '.join(given)})"
+            texts.append(f"{line} {{\n  return pb_lacks() ? -5 : {call};\n}}\n")
+        return "\n".join(texts)
 
     def read(self) -> str:
         """The head of the function that reads weights; "": there are none."""
@@ -87,9 +105,9 @@ class Around:
         """The second file: nothing in it is for one processor."""
         rows = {
             "CALLBACK": CALLBACK,
-            "RUN": head(self.body, f"{self.name}_run"),
-            "HEAD": self.head,
-            "GIVEN": self.given,
+            "RUNS": "\n".join(hidden(text, f"{n}_run") for n, text in self.bodies.items()),
+            "CALLS": self.calls(),
+            "EXPORTS": "\n".join(map(_exported, [*self.heads, *self.common])),
             "NAME": self.name,
             "FEATURES": "".join(f"{f} " for f in self.facts["features"]),
             "SIGNATURE": str(signature(self.facts)),
@@ -108,6 +126,11 @@ class Around:
         lines: list[str] = []
         for key, end in (("inputs", ""), ("state", ", updated"), ("results", ", a result")):
             lines += [f"   {r['name']}: {_shown(r)}{end}" for r in self.facts[key]]
+        if "adjoints" in self.facts:
+            lines.append(
+                f"   {self.name}_backward: " + ", ".join(map(_named, self.facts["adjoints"]))
+            )
+        lines += [f"   {n} in {lo}..{hi}" for n, lo, hi in self.facts.get("sizes", ())]
         for call in self.facts["calls"]:
             arrays = ", ".join(map(_shown, call["arrays"]))
             lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")
@@ -116,13 +139,23 @@ class Around:
             said = f"{READS.format(name=self.name)}{said}"
         said = f"{TALKS}{said}" if self.facts["calls"] else said
         heads = [CALLBACK] if self.facts["calls"] else []
-        heads += [f"{h};" for h in (self.head, self.read()) if h]
+        heads += [f"{h};" for h in (*self.heads, self.read()) if h]
         return HEADER.format(
             name=self.name,
             said=said,
             signature=signature(self.facts),
             heads="\n".join(heads),
         )
+
+
+def _exported(line: str) -> str:
+    """A declaration that a module of WebAssembly exports."""
+    name = line.partition("(")[0].split()[-1].lstrip("*")
+    return f'__attribute__((export_name("{name}"))) {line};'
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['name']} {_shown(row)}"
 
 
 def _shown(row: Mapping[str, Any]) -> str:
@@ -152,7 +185,9 @@ def hidden(text: str, name: str) -> str:
 
 def signature(facts: Mapping[str, Any]) -> int:
     """A number of what a function is passed: of 64 bits, by the manifest; the loader has it too."""
-    text = json.dumps({k: facts[k] for k in SIGNED}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(
+        {k: facts[k] for k in (*SIGNED, *MORE) if k in facts}, sort_keys=True, separators=(",", ":")
+    )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

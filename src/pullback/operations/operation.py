@@ -14,7 +14,7 @@ from typing import Any
 from pullback.composite.syntax import Call, Name, Parser, Statement
 from pullback.composite.text import defined
 from pullback.errors import ArgumentError, DTypeError, Origin, ShapeError, StateError
-from pullback.operations.notation import Condition, Signature, condition, signature, symbols
+from pullback.operations.notation import Condition, Signature, Size, condition, signature, symbols
 from pullback.operations.sizes import MOST_RANK, Sizes, rank_of, solved
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import asarray
@@ -82,6 +82,13 @@ class Operation:
                 what = f"{self.name} has no symbol {name}"
                 raise ArgumentError(what, help=f"it has {', '.join(self.symbols)}", code="E554")
         return solved(self.inputs, shapes, self.conditions, given)
+
+    def extent(self, size: Size, extents: Mapping[str, Any]) -> Any:
+        """A size where symbols are numbers, or symbolic extents, which stand alone.
+
+        Raises: ShapeError.
+        """
+        return Sizes(dict(extents), dict.fromkeys(extents, "what was given")).of(size)
 
     def __call__(self, *tensors: Any, **given: int) -> Any:
         return self._called(tensors, given, 0)

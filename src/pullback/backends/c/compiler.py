@@ -10,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from pullback.errors import CompilerError
+from pullback.errors import CompilerError, OptionError
 from pullback.ir.target import NATIVE
 
 VARIABLE = "PULLBACK_CC"
@@ -27,15 +27,30 @@ FLAGS = (
 # A library stays where it is: threads of its own run its code. What is no library is one object.
 WHOLE = ("-shared", "-Wl,-z,nodelete", "-pthread")
 PART = ("-r", "-nostdlib")
+MODULE = (
+    "-mexec-model=reactor",
+    "-Wl,--export-dynamic",
+    "-Wl,--export=malloc",
+    "-Wl,--export=free",
+)
+# Other machines, by their names: what a compiler that knows them all calls each.
+TRIPLES = {
+    "x86_64-linux": "x86_64-linux-gnu", "aarch64-linux": "aarch64-linux-gnu",
+    "aarch64-macos": "aarch64-macos", "x86_64-windows": "x86_64-windows-gnu",
+    "wasm32": "wasm32-wasi",
+}  # fmt: skip
 PATIENCE = 600.0  # seconds for one program
 
 
 @dataclass(frozen=True, slots=True)
 class CC:
-    """A compiler by its command; `version` is what it says of itself."""
+    """A compiler by its command; `version` is what it says of itself. `triple`: what it compiles
+    for, where that is not this machine.
+    """
 
     command: tuple[str, ...]
     version: str
+    triple: str = ""
 
     @property
     def is_zig(self) -> bool:
@@ -43,6 +58,11 @@ class CC:
 
     def flags(self, cpu: str) -> tuple[str, ...]:
         """Those for a processor, by LLVM's name of it."""
+        if self.triple:
+            own = [f for f in FLAGS if f != "-fPIC" or "windows" not in self.triple]
+            wasm = ("-msimd128",) if self.triple.startswith("wasm") else ()
+            named = (f"-mcpu={cpu.replace('-', '_')}",) if cpu and not wasm else ()
+            return (*own, "-target", self.triple, *named, *wasm)
         if self.is_zig:
             return (*FLAGS, f"-mcpu={cpu.replace('-', '_')}")
         if cpu == NATIVE or cpu.startswith("x86-64"):
@@ -69,15 +89,26 @@ class CC:
         with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
             made = Path(folder) / "made"
             parts: list[str] = []
+            if self.triple and not whole:  # not every kind of object is made of several
+                texts = {"\n".join(texts): next(iter(texts.values()))}
             for number, (text, cpu) in enumerate(texts.items()):
                 source, part = Path(folder) / f"{number}.c", Path(folder) / f"{number}.o"
                 source.write_text(text)
-                flags = [f for f in (self.flags(cpu) if cpu else FLAGS) if f != "-shared"]
+                every = self.flags(cpu) if cpu or self.triple else FLAGS
+                flags = [f for f in every if f != "-shared"]
                 self.run([*flags, "-c", "-o", str(part), str(source)], part)
                 parts.append(str(part))
-            end = ["-lm"] if whole else []
-            self.run([*(WHOLE if whole else PART), "-o", str(made), *parts, *end], made)
+            self.run([*self.kind(whole), "-o", str(made), *parts, *(["-lm"] * whole)], made)
             return made.read_bytes()
+
+    def kind(self, whole: bool) -> tuple[str, ...]:
+        """What makes a library, or one object, of objects."""
+        if not self.triple:
+            return WHOLE if whole else PART
+        aimed = ("-target", self.triple)
+        if self.triple.startswith("wasm"):
+            return (*aimed, *MODULE)
+        return (*aimed, *(("-shared",) if whole else PART))
 
     def run(self, arguments: Sequence[str], made: Path) -> None:
         """Call it. Raises: CompilerError where it does not make the file."""
@@ -102,6 +133,23 @@ def compiler() -> CC:
     Raises: CompilerError where there is none, or the one that was named does not run.
     """
     return _found(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
+
+
+def crossing(machine: str) -> CC:
+    """What compiles for another machine: the package `ziglang`, or a `PULLBACK_CC` that is one.
+
+    Raises: CompilerError where there is none, OptionError for a machine that is not known.
+    """
+    if machine not in TRIPLES:
+        what = f"there is no machine {machine!r}"
+        raise OptionError(what, help=f"one of {', '.join(TRIPLES)}", code="E549")
+    named = os.environ.get(VARIABLE, "")
+    if "zig" in named:
+        return replace(_asked(tuple(shlex.split(named))), triple=TRIPLES[machine])
+    if not importlib.util.find_spec("ziglang"):
+        what = f"nothing here compiles for {machine}"
+        raise CompilerError(what, help="pip install ziglang", code="E549")
+    return CC((sys.executable, "-m", "ziglang", "cc"), "zig", TRIPLES[machine])
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import Code, Image, Job, Part, Work, lined
-from pullback.backends.c.compiler import compiler
+from pullback.backends.c.compiler import compiler, crossing
 from pullback.backends.c.emit import INDENT, emit_routine
 from pullback.backends.c.language import C11, Passed, computed, stored
 from pullback.backends.loops.backend import Loops
@@ -58,6 +58,14 @@ static void pb_launch(
   for (int64_t task = 0; task < tasks; ++task)
     body(block, task, stride ? scratch + stride * PB_THREAD : 0);
 }
+"""
+WINDOWS = """\
+#if defined(_WIN32)
+#include <malloc.h>
+#define aligned_alloc(line, size) _aligned_malloc(size, line)
+#define free _aligned_free
+#define malloc(size) _aligned_malloc(size, 64)
+#endif
 """
 # Not every function of the prelude is called, nor are threads wanted of every compiler.
 QUIET = ("psabi", "unknown-pragmas", "unused-function", "unused-const-variable")
@@ -105,7 +113,8 @@ class Portable(C11):
             '#pragma GCC optimize("fp-contract=off", "wrapv")\n#endif'
         )
         pool = f"#define PB_POOL {self.threads}\n{POOL.read_text()}"
-        return "\n".join([quiet, super().prelude(), exact, pool if self.threads > 1 else OWN])
+        own = [WINDOWS, exact, pool if self.threads > 1 else OWN]
+        return "\n".join([quiet, super().prelude(), *own])
 
 
 class Writer(Loops):
@@ -159,13 +168,14 @@ class Writer(Loops):
         ports = Ports(inputs, results, constants, sizes, calls)
         return _Program(self.prefix, image, ports, sites).text()
 
-    def library(self, text: str, plain: str, target: Target) -> bytes:
-        """A shared library of two files, the second for any processor. Raises: CompilerError."""
-        return compiler().linked({text: target.cpu, plain: ""}, whole=True)
-
-    def object(self, text: str, plain: str, target: Target) -> bytes:
-        """Both as one object. Raises: CompilerError."""
-        return compiler().linked({text: target.cpu, plain: ""}, whole=False)
+    def library(
+        self, text: str, plain: str, target: Target, whole: bool = True, machine: str = ""
+    ) -> bytes:
+        """Two files, the second for any processor, as a shared library or one object, for this
+        machine or another. Raises: CompilerError, OptionError.
+        """
+        tool = crossing(machine) if machine else compiler()
+        return tool.linked({text: target.cpu, plain: ""}, whole)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code without an address of each kernel."""

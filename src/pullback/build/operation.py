@@ -1,0 +1,281 @@
+"""An operation of a file as a function of C: a library, an object or an archive, and its header.
+
+    int gemm(const float *A, const float *B, float *C, int64_t M, int64_t K, int64_t N)
+
+Sizes that nobody fixed are arguments. Callers' arrays are dense; where an extent that is no first
+one is an argument, kernels work on copies whose rows lie as far apart as at the largest size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pullback.backends.base import CompileStats, Job
+from pullback.backends.host.processor import named_target
+from pullback.backends.registry import named
+from pullback.bridge.eject import Part, parts_of
+from pullback.bridge.flat import Lying
+from pullback.bridge.signature import Parameter, Signature
+from pullback.build.artefact import KINDS, LANGUAGE, Writer
+from pullback.build.interface import INTERFACE, Around, features, head, hidden
+from pullback.config import Options
+from pullback.errors import ArgumentError, ShapeError, UnsupportedError
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Dim, Extent, upper
+from pullback.ir.graph import Variable
+from pullback.ir.program import Program
+from pullback.ir.target import Target
+from pullback.operations import Operation
+from pullback.operations.notation import RANK, symbols
+from pullback.pipeline import image_of
+from pullback.prepare.ahead import turned_ahead
+from pullback.runtime.report import Reporter
+from pullback.runtime.tuned import chooser
+from pullback.tensor.record.trace import held
+
+PADDED = Path(__file__).with_name("padded.txt")
+# Another machine is given code for any processor of its kind: for this target of ours.
+KNOWN = {
+    "x86_64-linux": "x86-64-v3", "aarch64-linux": "aarch64", "aarch64-macos": "apple",
+    "x86_64-windows": "x86-64", "wasm32": "x86-64",
+}  # fmt: skip
+BOUNDS = 1, 1024  # of a size that is an argument
+LARGEST = 1 << 31  # bytes of an array at its largest size
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operation is built for: sizes (numbers, or bounds), the type of inputs without one,
+    threads, another machine, and whether its adjoints are wanted.
+    """
+
+    sizes: Mapping[str, int | tuple[int, int]]
+    dtype: DType
+    grad: bool = False
+    threads: int = 1
+    machine: str = ""
+
+    def target(self, options: Options, writer: Writer) -> Target:
+        """Raises: OptionError."""
+        if not self.machine:
+            return writer.machine(options)
+        known = named_target(KNOWN.get(self.machine, "x86-64"))
+        return known if self.machine != "wasm32" else replace(known, cpu="")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Two files of C that are one function, or a function and its adjoints, with their header."""
+
+    around: Around
+    source: str
+    target: Target
+    machine: str
+
+    def data(self, whole: bool) -> bytes:
+        """A shared library, or one object. Raises: CompilerError, OptionError."""
+        backend: Any = named(LANGUAGE)
+        writer: Writer = backend.alone("")
+        return writer.library(self.source, self.around.text(), self.target, whole, self.machine)
+
+
+def built(operation: Operation, asked: Asked) -> Built:
+    """An operation, written down.
+
+    Raises: ShapeError for a size that has to be a number; ArgumentError for a symbol that it does
+        not have; UnsupportedError for what no file of C has, or arrays too large at their bounds.
+    """
+    lying, given = _arguments(operation, asked)
+    names = [s.name for s in operation.inputs]
+    signature = Signature(tuple([Parameter(n, "Tensor") for n in names]))
+
+    def function(*stored: Any) -> Any:
+        return operation.of_stored(*stored, **given)
+
+    parts = parts_of(function, operation.name, signature, lying)
+    outputs = [s.name for s in operation.outputs]
+    sites: list[str] = []
+    written = [_Function(parts.name, parts.forward, outputs, asked, [])]
+    if asked.grad:
+        if parts.backward is None:
+            what = f"{operation.name} has no floating input and output: nothing is differentiated"
+            raise UnsupportedError(what, code="E549")
+        back = _heads(parts.backward, outputs, len(names))
+        written.append(_Function(f"{parts.name}_backward", back, parts.gradients, asked, []))
+    dims = [e for w in written for v in w.state for e in v.shape if isinstance(e, Dim)]
+    written = [replace(w, dims=list(dict.fromkeys(dims))) for w in written]
+    texts = [w.text(sites) for w in written]
+    first = written[0]
+    prelude = first.writer("").prelude(first.target, asked.threads)
+    source = "\n".join([prelude, PADDED.read_text(), *texts])
+    around = Around(
+        dict(zip([w.name for w in written], texts, strict=True)), tuple(sites), first.facts(written)
+    )
+    return Built(around, source, first.target, asked.machine)
+
+
+def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[str, Any]]:
+    """Inputs as they lie, and symbols that their shapes do not say."""
+    extents: dict[str, Any] = {}
+    rank = asked.sizes.get(RANK, 1)
+    if not isinstance(rank, int):
+        raise ShapeError("~ is a number of axes, not bounds", code="E553")
+    axes = {f"_{n}" for n in range(rank)} if any(s.ranked for s in operation.inputs) else set()
+    known = {*operation.symbols, *axes}
+    for name in asked.sizes:
+        if name not in known and name != RANK:
+            what = f"{operation.name} has no symbol {name}"
+            raise ArgumentError(what, help=f"it has {', '.join(sorted(known))}", code="E554")
+    for name in [*operation.symbols, *sorted(axes)]:
+        wanted = asked.sizes.get(name, BOUNDS)
+        extents[name] = wanted if isinstance(wanted, int) else Dim(name, *wanted)
+    lying: list[Lying] = []
+    said: set[str] = set()
+    for one in operation.inputs:
+        shape: list[Extent] = []
+        for size in one.expanded(rank):
+            said |= {*symbols(size.tree)}
+            shape.append(operation.extent(size, extents))
+        laid = [shape[n] for n in one.order or range(len(shape))]
+        kind = asked.dtype if one.type is None else one.type
+        if prod(map(upper, laid)) * kind.itemsize > LARGEST:
+            what = f"{one.text} is {tuple(map(upper, laid))} at its largest"
+            raise ShapeError(what, help="bounds by --size M=1..512", code="E552")
+        lying.append(Lying(tuple(laid), kind))
+    return lying, {n: e for n, e in extents.items() if n not in said and n in operation.symbols}
+
+
+def _heads(part: Part, outputs: Sequence[str], inputs: int) -> Part:
+    """The adjoints that it is given are called by their outputs."""
+    heads = len(part.inputs) - inputs
+    own = part.inputs[:heads]
+    places = [int(n[2:] or 0) for n in own]
+    return replace(part, inputs=[*(f"d{outputs[n]}" for n in places), *part.inputs[heads:]])
+
+
+@dataclass(slots=True)
+class _Function:
+    """One of the functions on its way to a file."""
+
+    name: str
+    part: Part
+    results: Sequence[str]
+    asked: Asked
+    dims: Sequence[Dim]  # those of all functions, in one order
+
+    def writer(self, prefix: str) -> Writer:
+        backend: Any = named(LANGUAGE)
+        made: Writer = backend.alone(prefix)
+        return made
+
+    @property
+    def target(self) -> Target:
+        return self.asked.target(self.part.options, self.writer(""))
+
+    @property
+    def state(self) -> list[Variable]:
+        """What it is given, then what it gives."""
+        entry = self.part.entry
+        return [*entry.executable.program.state[: len(self.part.inputs)], *entry.outputs]
+
+    def names(self) -> list[str]:
+        """Of inputs, results and sizes."""
+        every = [*self.part.inputs, *self.results, *(d.name for d in self.dims)]
+        return self.writer("").names(every)
+
+    def text(self, sites: list[str]) -> str:
+        """Kernels, the function of them, and one of dense arrays around it."""
+        options, target = self.part.options, self.target
+        inner = f"{self.name}_kernels"
+        writer = self.writer(inner)
+        job = Job(options, target, None, CompileStats(), Reporter(options))
+        program = self.part.entry.executable.program
+        for rule in options.rules:
+            program = rule.program(program)
+        program = Program(turned_ahead(program.body, target.profile), program.state)
+        chosen = chooser(None, 1, (), writer.name, writer.start)
+        image, _ = image_of(program, writer, job, chosen)
+        names, count = self.names(), len(self.part.inputs)
+        ends = count, count + len(self.results)
+        pairs = list(zip(self.state, names, strict=False))
+        state = program.state
+        contents = [v.array for v in held(self.part.entry.read)]
+        constants = dict(zip(state[count:], contents, strict=False))
+        sizes = dict(zip(self.dims, names[ends[1] :], strict=True))
+        text = writer.program(
+            image, dict(pairs[: ends[0]]), dict(pairs[ends[0] :]), constants, sizes, sites, {}
+        )
+        return "\n".join([hidden(text, inner), *writer.bodies, text, self.outer(text, sizes)])
+
+    def outer(self, text: str, sizes: Mapping[Dim, str]) -> str:
+        """Of dense arrays: copies of those whose rows lie further apart at the largest size."""
+        line = head(text, f"{self.name}_kernels").replace(f"{self.name}_kernels(", "X(", 1)
+        line = line.replace(" X(", f" {self.name}_run(")
+        lines = [hidden(f"{line} {{", f"{self.name}_run"), f"{line} {{"]
+        for dim, name in sizes.items():
+            lines.append(f"  if ({name} < {dim.lo} || {name} > {dim.hi}) return -2;")
+        count, given, back, frees = len(self.part.inputs), [], [], []
+        lines.append("  int status = 0;")
+        for place, (variable, name) in enumerate(zip(self.state, self.names(), strict=False)):
+            if not any(isinstance(e, Dim) for e in variable.shape[1:]):
+                given.append(name)
+                continue
+            own = f"wide_{name}"
+            into, out = _copies(variable, name, own, sizes)
+            room = prod(map(upper, variable.shape)) * variable.dtype.itemsize
+            lines.append(f"  char *const {own} = malloc({max(room, 1)});")
+            lines.append(f"  if (!{own}) status = -1;")
+            if place < count:
+                lines.append(f"  if (!status) {into}")
+            else:
+                back.append(f"  if (!status) {out}")
+            given.append(f"(void *){own}")
+            frees.append(f"  free({own});")
+        call = f"{self.name}_kernels({', '.join([*given, *sizes.values()])})"
+        lines += [f"  if (!status) status = {call};", *back, *frees, "  return status;", "}", ""]
+        return "\n".join(lines)
+
+    def facts(self, functions: Sequence[_Function]) -> dict[str, Any]:
+        """What a header says, and a signature is made of."""
+        rows, *more = [
+            [
+                {"name": n, "kind": KINDS[str(v.dtype)], "shape": [*map(_extent, v.shape)]}
+                for n, v in zip(f.names(), f.state, strict=False)
+            ]
+            for f in functions
+        ]
+        count = len(self.part.inputs)
+        return {
+            "interface": INTERFACE,
+            "name": self.name,
+            "inputs": rows[:count],
+            "state": [],
+            "results": rows[count:],
+            **({"adjoints": more[0]} if more else {}),
+            "calls": [],
+            "features": features(self.target) if self.asked.machine != "wasm32" else [],
+            "sizes": [(d.name, d.lo, d.hi) for d in self.dims],
+        }
+
+
+def _extent(extent: Extent) -> str | int:
+    return extent.name if isinstance(extent, Dim) else extent
+
+
+def _copies(variable: Variable, dense: str, wide: str, sizes: Mapping[Dim, str]) -> tuple[str, str]:
+    """Statements that copy an array of a caller's apart, and together again."""
+    shape = [sizes[e] if isinstance(e, Dim) else str(e) for e in variable.shape]
+    far = [str(upper(e)) for e in variable.shape]
+    near = [" * ".join(["(int64_t)1", *shape[n + 1 :]]) for n in range(len(shape))]
+    apart = [" * ".join(["(int64_t)1", *far[n + 1 :]]) for n in range(len(shape))]
+    rows = [f"(const int64_t[]){{{', '.join(r)}}}" for r in (apart, near, shape)]
+    size = variable.dtype.itemsize
+    end = f"{rows[2]}, {len(shape)}, {size});"
+    return (
+        f"pb_lay({wide}, {rows[0]}, (const char *){dense}, {rows[1]}, {end}",
+        f"pb_lay((char *){dense}, {rows[1]}, {wide}, {rows[0]}, {end}",
+    )

@@ -14,7 +14,7 @@ import click
 HOME = "pullback.cli"
 COMMANDS = {
     "bench": "Measure pullback beside PyTorch, torch.compile, JAX and NumPy, as ARGUMENTS say.",
-    "build": "Run SCRIPT, then write the program of its jitted function as a shared library.",
+    "build": "Build SOURCE: the program of a script, or an operation of a file.toml, for C.",
     "cache": "The cache of compiled code.",
     "check": "Check every derivative of WHAT; exit code 1 where one is wrong.",
     "compile": "Compile the operation of a TOML file and try it beside the reference.",

@@ -43,6 +43,15 @@ KNOWN = {
     "x86_64-linux": "x86-64-v3", "aarch64-linux": "aarch64", "aarch64-macos": "apple",
     "x86_64-windows": "x86-64", "wasm32": "x86-64",
 }  # fmt: skip
+# Its C library has no aligned_alloc.
+WINDOWS = """\
+#if defined(_WIN32)
+#include <malloc.h>
+#define aligned_alloc(line, size) _aligned_malloc(size, line)
+#define free _aligned_free
+#define malloc(size) _aligned_malloc(size, 64)
+#endif
+"""
 BOUNDS = 1, 1024  # of a size that is an argument
 LARGEST = 1 << 31  # bytes of an array at its largest size
 
@@ -111,7 +120,8 @@ def built(operation: Operation, asked: Asked) -> Built:
     texts = [w.text(sites) for w in written]
     first = written[0]
     prelude = first.writer("").prelude(first.target, asked.threads)
-    source = "\n".join([prelude, PADDED.read_text(), *texts])
+    system = WINDOWS if "windows" in asked.machine else ""
+    source = "\n".join([prelude, system, PADDED.read_text(), *texts])
     around = Around(
         dict(zip([w.name for w in written], texts, strict=True)), tuple(sites), first.facts(written)
     )

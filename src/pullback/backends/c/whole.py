@@ -59,14 +59,6 @@ static void pb_launch(
     body(block, task, stride ? scratch + stride * PB_THREAD : 0);
 }
 """
-WINDOWS = """\
-#if defined(_WIN32)
-#include <malloc.h>
-#define aligned_alloc(line, size) _aligned_malloc(size, line)
-#define free _aligned_free
-#define malloc(size) _aligned_malloc(size, 64)
-#endif
-"""
 # Not every function of the prelude is called, nor are threads wanted of every compiler.
 QUIET = ("psabi", "unknown-pragmas", "unused-function", "unused-const-variable")
 POOL = Path(__file__).with_name("pool.h")
@@ -113,8 +105,8 @@ class Portable(C11):
             '#pragma GCC optimize("fp-contract=off", "wrapv")\n#endif'
         )
         pool = f"#define PB_POOL {self.threads}\n{POOL.read_text()}"
-        own = [WINDOWS, exact, pool if self.threads > 1 else OWN]
-        return "\n".join([quiet, super().prelude(), *own])
+        own = pool if self.threads > 1 else OWN
+        return "\n".join([quiet, super().prelude(), exact, own])
 
 
 class Writer(Loops):

@@ -452,6 +452,30 @@ def test_the_price_is_that_of_the_program() -> None:
         assert abs(total - us) <= 0.01 * len(told) + 1e-3 * us, name
 
 
+def test_a_transform_that_is_there_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adjoint by the weight reads the transformed input of the result, and so its price."""
+    x, w = pb.tensor(ones(4, 64, 28, 28)), pb.tensor(ones(64, 64, 3, 3))
+    monkeypatch.setattr(choosing, "GAIN", 1.0)
+
+    def adjoint(x: pb.Tensor, w: pb.Tensor) -> pb.Tensor:
+        return pb.grad(lambda w: pb.sum(conv(x, w) * x))(w)
+
+    def both(x: pb.Tensor, w: pb.Tensor) -> tuple[pb.Tensor, pb.Tensor]:
+        return conv(x, w), adjoint(x, w)
+
+    told = []
+    for function in (adjoint, both):
+        chosen = rule(target="x86-64-v3")
+        made = pb.jit(function, options=QUIET, rules=[chosen])
+        made(x, w)
+        told.append(dict(chosen.choices[-1].prices))
+        inputs = [d for d in made.program.definitions if d.name.endswith("_inputs")]
+    assert chosen.choices[0].algorithm == chosen.choices[1].algorithm != "direct", told
+    name = chosen.choices[0].algorithm
+    assert told[1][name] < 0.95 * told[0][name] and told[1]["direct"] == told[0]["direct"], told
+    assert len(inputs) == 1, "it is computed once"
+
+
 def test_a_wide_convolution_has_a_lower_price_by_tiles() -> None:
     """64 channels to 64, 28 x 28: a quarter of the products, and what transforms cost beside."""
     x, w = pb.tensor(ones(4, 64, 28, 28)), pb.tensor(ones(64, 64, 3, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pullback.backends.base import Compiler
@@ -10,7 +10,7 @@ from pullback.backends.registry import compiler
 from pullback.config import BACKEND, Options, frozen
 from pullback.errors import OptionError, Origin, RuleError
 from pullback.ir.graph import Definition, Graph, Value, Variable, topological
-from pullback.ir.program import Program
+from pullback.ir.program import Item, Program
 from pullback.ir.signature import digest, graph_signature
 from pullback.pipeline import fuse_graph
 from pullback.rules.kinds import RewriteRule
@@ -19,13 +19,13 @@ from pullback.runtime.tuned import chooser
 from pullback.simplify.graph import Sources
 from pullback.winograd.algorithms import ALGORITHMS
 from pullback.winograd.recognise import recognised
-from pullback.winograd.rewrite import rewritten
+from pullback.winograd.rewrite import Made, rewritten
 
 DIRECT, CHEAPEST = "direct", "cheapest"
 WAYS = (CHEAPEST, DIRECT, *ALGORITHMS)
 # What a way that is less exact may cost of direct, at most: prices leave out what large temporaries
 # cost the launches beside them. Of 39 convolutions (`benchmarks/winograd.py`) 17 were priced below
-# this and took 0.59 to 1.01 of direct's time; eight stood between it and 0.91 and took 0.91 to 1.6.
+# this and took 0.6 to 1.0 of direct's time; eight stood between it and 0.91 and took 0.9 to 1.8.
 GAIN = 0.73
 # What is said of a definition that is not near to a convolution of 3 x 3 taps is not kept.
 FAR = ("no sum", "sums of", "no product", "no two axes")
@@ -75,6 +75,7 @@ class Winograd(RewriteRule):
         self.name = f"winograd.rule({algorithm!r})"
         self.digest = _digest(algorithm, target or "")
         self.choices: list[Choice] = []
+        self.made: Made = {}
 
     def program(self, program: Program) -> Program:
         """Every convolution, sources first. Raises: RuleError where none is that was asked for."""
@@ -90,6 +91,11 @@ class Winograd(RewriteRule):
             )
         return made
 
+    def _rewritten(self, item: Item) -> Sequence[Item] | None:
+        """Transforms are shared within a computation."""
+        self.made = {}
+        return super()._rewritten(item)
+
     def _way(self, definition: Definition) -> Definition | None:
         conv = recognised(definition)
         if isinstance(conv, str):
@@ -97,14 +103,17 @@ class Winograd(RewriteRule):
                 why = f", {conv}"
                 self.choices.append(Choice(definition.name, DIRECT, (), why, definition.origin))
             return None
-        ways = {DIRECT: definition} | {n: rewritten(conv, a) for n, a in ALGORITHMS.items()}
+        made = {name: dict(self.made) for name in ALGORITHMS}
+        ways = {n: rewritten(conv, a, made[n]) for n, a in ALGORITHMS.items()}
+        ways[DIRECT] = definition
         prices: dict[str, float] = {}
         chosen = self.algorithm
         if chosen == CHEAPEST:
-            over = definition.sources
+            over = (*definition.sources, *self.made.values())  # transforms that there are are free
             prices = {name: _price(way, over, self.target) for name, way in ways.items()}
             chosen = _cheapest(prices)
-        told = tuple((name, ns / 1e3) for name, ns in prices.items())
+        self.made = made.get(chosen, self.made)
+        told = tuple((name, prices[name] / 1e3) for name in (DIRECT, *ALGORITHMS) if prices)
         self.choices.append(Choice(definition.name, chosen, told, "", definition.origin))
         return _named(ways[chosen], f"{definition.name}_{chosen}")
 

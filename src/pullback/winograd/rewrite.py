@@ -32,9 +32,13 @@ from pullback.winograd.recognise import Convolution, Role, Slide
 T = TypeVar("T")
 
 
-def rewritten(conv: Convolution, algorithm: Algorithm) -> Definition:
-    """The same sums by an algorithm, of the same shape and type."""
-    own = _Rewriting(conv, algorithm)
+Made = dict[tuple[object, ...], Definition]
+"""Transforms by algorithm, source and places: the adjoint by the weight reads that of forward."""
+
+
+def rewritten(conv: Convolution, algorithm: Algorithm, made: Made) -> Definition:
+    """The same sums by an algorithm, of the same shape and type; `made` gets what others share."""
+    own = _Rewriting(conv, algorithm, made)
     return own.output() if conv.role is Role.OUTPUT else own.weight()
 
 
@@ -42,6 +46,7 @@ def rewritten(conv: Convolution, algorithm: Algorithm) -> Definition:
 class _Rewriting:
     conv: Convolution
     algorithm: Algorithm
+    made: Made
 
     @property
     def along(self) -> int:
@@ -106,7 +111,14 @@ class _Rewriting:
         return self._result(body, points)
 
     def _inputs(self) -> Definition:
-        """``v[p, q, .., t]``"""
+        """``v[p, q, .., t]``, once of each source."""
+        places = [(s.place, s.first, s.inside, s.extent) for s in self.conv.slides]
+        key = (self.algorithm.name, self.conv.x.source, *places)
+        if key not in self.made:
+            self.made[key] = self._transformed()
+        return self.made[key]
+
+    def _transformed(self) -> Definition:
         b, points = self._matrix("b", self.algorithm.inputs), self.algorithm.points
         m, along, tiles = self.algorithm.tile, self.along, self.tiles
         outside = [(s.place, s.first, s.inside) for s in self.conv.slides]

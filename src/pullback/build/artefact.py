@@ -9,6 +9,7 @@ around it.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import platform
@@ -20,8 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.host.processor import named_target
 from pullback.backends.registry import named
-from pullback.build.interface import CALLBACK, INTERFACE, Around, features, hidden
+from pullback.build.interface import CALLBACK, INTERFACE, MODULE, Around, features, hidden
 from pullback.config import Options
 from pullback.errors import StateError, UnsupportedError
 from pullback.ir.expr import Dim
@@ -42,6 +44,13 @@ Talks = Feed | Receive
 
 LANGUAGE = "c"  # the backend
 TEMPLATE = Path(__file__).with_name("loader.txt")
+SCRIPT = Path(__file__).with_name("module.txt")
+PAGE = Path(__file__).with_name("page.txt")
+# Another machine is given code for any processor of its kind: for this target of ours.
+KNOWN = {
+    "x86_64-linux": "x86-64-v3", "aarch64-linux": "aarch64", "aarch64-macos": "apple",
+    "x86_64-windows": "x86-64", "wasm32": "x86-64",
+}  # fmt: skip
 KINDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
@@ -88,8 +97,9 @@ class Names:
     calls: Mapping[Talks, str]
 
 
-def build(name: str, entry: Entry, folder: Path, threads: int = 1) -> list[Path]:
-    """Write the program of a call into a folder, to be run by so many threads; the files.
+def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str = "") -> list[Path]:
+    """Write the program of a call into a folder, to be run by so many threads, on this machine or
+    as a module of WebAssembly (`MODULE`); the files.
 
     Raises: UnsupportedError for what calls the host, has symbolic extents or elements that a file
         of weights has no name for; CompilerError; StateError where nothing can be written.
@@ -98,7 +108,7 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1) -> list[Path]
     options = replace(options, memory=None, host=False, profile=False, check=False)
     backend: Any = named(LANGUAGE)
     writer: Writer = backend.alone(f"{name}_run")
-    target = writer.machine(options)
+    target = aimed(machine, options, writer)
     image = _image(entry, writer, Job(options, target, None, CompileStats(), Reporter(options)))
     names = _names(entry, image, writer)
     _refuse(image)
@@ -108,18 +118,42 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1) -> list[Path]
     text = writer.program(image, names.inputs, written, {}, {}, sites, names.calls)
     prelude = [writer.prelude(target, threads), CALLBACK, hidden(text, f"{name}_run")]
     source = "\n".join([*prelude, *writer.bodies, text])
-    manifest = _manifest(name, names, features(target))
+    manifest = _manifest(name, names, features(target) if not machine else (), machine)
     around = Around({name: text}, tuple(sites), manifest)
-    library = writer.library(source, around.text(), target)
+    library = writer.library(source, around.text(), target, True, machine)
     manifest["library"] = hashlib.sha256(library).hexdigest()
+    weights = _weights(names.state, contents)
     files = {
-        f"{name}.so": library,
-        f"{name}.h": around.header().encode(),
+        f"{name}.{'wasm' if machine else 'so'}": library,
         "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode(),
-        "weights.safetensors": _weights(names.state, contents),
-        f"{name}_loader.py": _loader(name).encode(),
+        "weights.safetensors": weights,
     }
+    if machine:
+        files |= _pages(name, manifest, library, weights)
+    else:
+        files |= {
+            f"{name}.h": around.header().encode(),
+            f"{name}_loader.py": _loader(name).encode(),
+        }
     return [written_file(folder / file, data) for file, data in files.items()]
+
+
+def aimed(machine: str, options: Options, writer: Writer) -> Target:
+    """What is compiled for: this machine, or any processor of another kind. Raises: OptionError."""
+    if not machine:
+        return writer.machine(options)
+    known = named_target(KNOWN.get(machine, "x86-64"))
+    return known if machine != MODULE else replace(known, cpu="")
+
+
+def _pages(name: str, manifest: Mapping[str, Any], wasm: bytes, weights: bytes) -> dict[str, bytes]:
+    """A module of JavaScript that runs it, and a page that has all of it."""
+    text = SCRIPT.read_text().replace("@NAME@", name)
+    script = text.replace("@FACTS@", json.dumps(manifest, indent=1).replace("</", "<\\/"))
+    page = PAGE.read_text().replace("@NAME@", name).replace("@MODULE@", script)
+    page = page.replace("@WASM@", base64.b64encode(wasm).decode())
+    page = page.replace("@WEIGHTS@", base64.b64encode(weights).decode())
+    return {f"{name}.mjs": script.encode(), f"{name}.html": page.encode()}
 
 
 def _image(entry: Entry, writer: Writer, job: Job) -> Image:
@@ -177,7 +211,7 @@ def _row(variable: Variable, name: str) -> dict[str, Any]:
     return {"name": name, "kind": KINDS[str(variable.dtype)], "shape": [*variable.shape]}
 
 
-def _manifest(name: str, names: Names, wanted: Sequence[str]) -> dict[str, Any]:
+def _manifest(name: str, names: Names, wanted: Sequence[str], machine: str) -> dict[str, Any]:
     """What a loader goes by."""
     calls = []
     for item, own in names.calls.items():
@@ -188,7 +222,7 @@ def _manifest(name: str, names: Names, wanted: Sequence[str]) -> dict[str, Any]:
     return {
         "interface": INTERFACE,
         "name": name,
-        "machine": platform.machine(),
+        "machine": machine or platform.machine(),
         "features": [*wanted],
         "inputs": [_row(v, n) for v, n in names.inputs.items()],
         "state": [_row(v, n) for v, n in names.state.items()],

@@ -17,6 +17,9 @@ SIGNED = ("interface", "name", "inputs", "state", "results", "calls")
 MORE = ("adjoints",)  # of operations
 CHECKS = Path(__file__).with_name("interface.txt")
 WEIGHTS = Path(__file__).with_name("weights.txt")
+MODULE = "wasm32"  # the machine whose libraries are modules
+# The last arguments, where there are callbacks.
+TALKING = r"(?<=\()pb_callback.*(?=\))|, pb_callback.*(?=\))"
 CALLBACK = "typedef int pb_callback(void *user, void *const *arrays);"
 # What of a processor's features decides which instructions a compiler may use.
 DECIDES = ("avx", "fma", "f16c", "bmi", "sse", "gfni", "vaes", "vpcl", "amx", "abm", "sve", "asimd")
@@ -79,7 +82,13 @@ class Around:
     def heads(self) -> list[str]:
         """Of all functions, as they are called."""
         pairs = [(f"{n}_run", head(text, f"{n}_run")) for n, text in self.bodies.items()]
-        return [line.replace(f"{run}(", f"{run[:-4]}(", 1) for run, line in pairs]
+        lines = [line.replace(f"{run}(", f"{run[:-4]}(", 1) for run, line in pairs]
+        return [re.sub(TALKING, "", line) for line in lines] if self.is_module else lines
+
+    @property
+    def is_module(self) -> bool:
+        """Of WebAssembly, which imports its feeders and receivers."""
+        return bool(self.facts.get("machine") == MODULE)
 
     @property
     def common(self) -> list[str]:
@@ -92,14 +101,18 @@ class Around:
         texts: list[str] = []
         for name, line in zip(self.bodies, self.heads, strict=True):
             given = [a for a in re.findall(r"(\w+)(?=[,)])", line) if a != "void"]
+            if self.is_module and self.facts["calls"]:
+                given += [*(f"pb_import_{c['name']}" for c in self.facts["calls"]), "0"]
             call = f"{name}_run({', '.join(given)})"
             texts.append(f"{line} {{\n  return pb_lacks() ? -5 : {call};\n}}\n")
-        return "\n".join(texts)
+        imports = map(_imported, self.facts["calls"] if self.is_module else ())
+        return "\n".join([*imports, *texts])
 
     def read(self) -> str:
         """The head of the function that reads weights; "": there are none."""
         names = ", ".join(f"void *{r['name']}" for r in self.facts["state"])
-        return f"int {self.name}_read(const char *path, {names})" if names else ""
+        wanted = names and not self.is_module
+        return f"int {self.name}_read(const char *path, {names})" if wanted else ""
 
     def text(self) -> str:
         """The second file: nothing in it is for one processor."""
@@ -116,7 +129,7 @@ class Around:
             "READ": self.read(),
             "ROWS": "".join(map(_row, self.facts["state"])),
         }
-        text = CHECKS.read_text() + (WEIGHTS.read_text() if self.facts["state"] else "")
+        text = CHECKS.read_text() + (WEIGHTS.read_text() if self.read() else "")
         for key, value in rows.items():
             text = text.replace(f"@{key}@", value)
         return text
@@ -135,7 +148,7 @@ class Around:
             arrays = ", ".join(map(_shown, call["arrays"]))
             lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")
         said = "\n".join(lines)
-        if self.facts["state"]:
+        if self.read():
             said = f"{READS.format(name=self.name)}{said}"
         said = f"{TALKS}{said}" if self.facts["calls"] else said
         heads = [CALLBACK] if self.facts["calls"] else []
@@ -146,6 +159,13 @@ class Around:
             signature=signature(self.facts),
             heads="\n".join(heads),
         )
+
+
+def _imported(call: Mapping[str, Any]) -> str:
+    """A declaration of a function that a module of WebAssembly imports."""
+    name = call["name"]
+    where = f'__attribute__((import_module("pullback"), import_name("{name}")))'
+    return f"{where} int pb_import_{name}(void *user, void *const *arrays);"
 
 
 def _exported(line: str) -> str:

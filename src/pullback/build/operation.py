@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.base import CompileStats, Job
-from pullback.backends.host.processor import named_target
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
 from pullback.bridge.signature import Parameter, Signature
-from pullback.build.artefact import KINDS, LANGUAGE, Writer
+from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
 from pullback.build.interface import INTERFACE, Around, features, head, hidden
 from pullback.config import Options
 from pullback.errors import ArgumentError, ShapeError, UnsupportedError
@@ -38,11 +37,6 @@ from pullback.runtime.tuned import chooser
 from pullback.tensor.record.trace import held
 
 PADDED = Path(__file__).with_name("padded.txt")
-# Another machine is given code for any processor of its kind: for this target of ours.
-KNOWN = {
-    "x86_64-linux": "x86-64-v3", "aarch64-linux": "aarch64", "aarch64-macos": "apple",
-    "x86_64-windows": "x86-64", "wasm32": "x86-64",
-}  # fmt: skip
 # Its C library has no aligned_alloc.
 WINDOWS = """\
 #if defined(_WIN32)
@@ -70,10 +64,7 @@ class Asked:
 
     def target(self, options: Options, writer: Writer) -> Target:
         """Raises: OptionError."""
-        if not self.machine:
-            return writer.machine(options)
-        known = named_target(KNOWN.get(self.machine, "x86-64"))
-        return known if self.machine != "wasm32" else replace(known, cpu="")
+        return aimed(self.machine, options, writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +253,7 @@ class _Function:
         return {
             "interface": INTERFACE,
             "name": self.name,
+            "machine": self.asked.machine,
             "inputs": rows[:count],
             "state": [],
             "results": rows[count:],

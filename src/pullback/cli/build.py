@@ -9,6 +9,7 @@ import click
 from pullback.build.archive import archive
 from pullback.build.artefact import build as built
 from pullback.build.artefact import written_file
+from pullback.build.interface import MODULE
 from pullback.build.operation import Asked
 from pullback.build.operation import built as built_operation
 from pullback.cli.command import Misuse, Output, command
@@ -65,17 +66,21 @@ def build(
     if source.suffix == OPERATIONS:
         asked = Asked(dict(map(_size, sizes)), KINDS[dtype], grad, threads, machine)
         files = _operation(out, source, path, header or path.with_suffix(".h"), asked, static)
-    elif grad or static or sizes or machine or header is not None:
-        raise Misuse(f"{source} is no operation: -H, --grad, --static, --size, --target are theirs")
+    elif grad or static or sizes or header is not None:
+        raise Misuse(f"{source} is no operation: -H, --grad, --static, --size are theirs")
     else:
-        files = _script(out, source, path, name, threads)
+        files = _script(out, source, path, name, threads, machine)
     for file in files:
         out.show(f"{file}: {file.stat().st_size:,} bytes")
     out.tell(files=[str(file) for file in files])
 
 
-def _script(out: Output, script: Path, path: Path, name: str | None, threads: int) -> list[Path]:
+def _script(
+    out: Output, script: Path, path: Path, name: str | None, threads: int, machine: str
+) -> list[Path]:
     """Raises: Misuse where it is not clear which function."""
+    if machine not in ("", MODULE) or (machine and threads > 1):
+        raise Misuse(f"--target {machine}: a script is built for this machine, or {MODULE} alone")
     if path.is_file():
         raise Misuse(f"-o {path} is a file: what is built of a script is a folder")
     with out.running(script):
@@ -89,7 +94,7 @@ def _script(out: Output, script: Path, path: Path, name: str | None, threads: in
     assert entry is not None, "of_script gives those that were called"
     with out.working("compiling"):
         own = script.stem if name is None else chosen
-        return built(own, entry, path, threads)
+        return built(own, entry, path, threads, machine)
 
 
 def _operation(
@@ -101,7 +106,7 @@ def _operation(
         raise Misuse(f"-o {path}: a file that ends in {', '.join(ENDS)}")
     if static and kind == "library":
         raise Misuse(f"-o {path}: what is --static ends in .a or .o")
-    if asked.machine == "wasm32" and path.suffix != ".wasm":
+    if asked.machine == MODULE and path.suffix != ".wasm":
         raise Misuse(f"-o {path}: a module for wasm32 ends in .wasm")
     if asked.machine and asked.threads > 1:
         raise Misuse(f"--threads {asked.threads}: for {asked.machine} one, so far")

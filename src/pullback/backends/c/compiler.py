@@ -29,7 +29,7 @@ WHOLE = ("-shared", "-Wl,-z,nodelete", "-pthread")
 PART = ("-r", "-nostdlib")
 MODULE = (
     "-mexec-model=reactor",
-    "-Wl,--export-dynamic",
+    "-Wl,--strip-all",
     "-Wl,--export=malloc",
     "-Wl,--export=free",
 )

@@ -164,8 +164,7 @@ class Around:
 def _imported(call: Mapping[str, Any]) -> str:
     """A declaration of a function that a module of WebAssembly imports."""
     name = call["name"]
-    where = f'__attribute__((import_module("pullback"), import_name("{name}")))'
-    return f"{where} int pb_import_{name}(void *user, void *const *arrays);"
+    return f'PB_IMPORT("{name}") int pb_import_{name}(void *user, void *const *arrays);'
 
 
 def _exported(line: str) -> str:

@@ -22,6 +22,7 @@ from torch._inductor.utils import fresh_cache  # noqa: E402
 
 from pullback.bridge.backend import Compiled, Settings  # noqa: E402
 from pullback.bridge.kept import constants, digest, read, text_of  # noqa: E402
+from pullback.bridge.symbols import FUNCTIONS, Symbols, tree_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -239,3 +240,127 @@ def test_a_second_process(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [s[0] for s in said] == ["0", "1"] and said[0][1] == said[1][1]
+
+
+def sized(count: int) -> Any:
+    return torch.arange(6.0 * count).reshape(count, 6).sin()
+
+
+def marked(count: int, most: int = 40) -> Any:
+    x = sized(count)
+    torch._dynamo.mark_dynamic(x, 0, min=4, max=most)
+    return x
+
+
+def test_graphs_of_symbolic_sizes_are_kept() -> None:
+    """The second time with other sizes: what was a symbol is one, sums of symbols included."""
+    net = model()
+
+    def joined(x: Any) -> Any:
+        return net(torch.cat([x, 2 * x[:3]])).softmax(0)
+
+    for n, counts in enumerate([(5, 9), (31, 4, 12)]):
+        again()
+        for count in counts:
+            run = compiled(joined, fallback="error")
+            x = marked(count)
+            near(run(x), joined(x))
+            near(
+                *(torch.autograd.grad(f(x).sin().sum(), [*net.parameters()]) for f in (run, joined))
+            )
+        assert hits() == n and counters["aot_autograd"]["autograd_cache_miss"] == 1 - n
+        assert [g.sizes for g in pb.torch.report().graphs] == ["", ""]
+
+
+def test_bounds_that_were_told_are_those_of_a_kept_graph() -> None:
+    for most, found in ((20, 0), (40, 0), (20, 1)):
+        again()
+        run = compiled(lambda x: x.cumsum(0) * x.shape[0])
+        x = marked(7, most)
+        near(run(x), x.cumsum(0) * 7)
+        assert hits() == found
+    with pytest.raises(Exception, match="E122"):
+        run(sized(21))
+
+
+def test_other_sizes_than_those_that_a_kept_graph_is_for() -> None:
+    """A choice by a size is a guard of the kept graph, too."""
+
+    def chosen(x: Any) -> Any:
+        return x.sin() if x.shape[0] > 8 else x.cos()
+
+    for count, found in ((5, 0), (30, 0), (7, 1), (12, 1)):
+        again()
+        x = sized(count)
+        near(torch.compile(chosen, backend=pb.torch.backend, dynamic=True)(x), chosen(x))
+        assert hits() == found, count
+
+
+def test_a_kept_graph_says_why_it_has_a_program_for_each_size() -> None:
+    for n in range(2):
+        again()
+        x = marked(7)
+        assert torch.equal(compiled(lambda x: x.sort(0).values)(x), x.sort(0).values)
+        (graph,) = pb.torch.report().graphs
+        assert hits() == n and "symbolic" in graph.sizes
+
+
+def test_sizes_are_trees_of_named_functions() -> None:
+    symbols = Symbols([["s0", 6, 2, None, True], ["s1", 4, 2, 9, True]])
+    s0, s1 = symbols.size("s0"), symbols.size("s1")
+    for size, number in ((s0, 6), (3 * s0 + s1 - 2, 20), ((s0 + 1) // 2, 3), (s0 * s1 % 5, 4)):
+        back = symbols.size(json.loads(json.dumps(tree_of(size))))
+        assert back.node.expr == size.node.expr and back.node.hint == number, str(size)
+    assert int(symbols.env.var_to_range[s1.node.expr].upper) == 9
+    for tree in ("s2", ["eval", "s0"], ["__class__"], [], None, {"a": 1}):
+        assert tree not in FUNCTIONS if isinstance(tree, str) else True
+        with pytest.raises(StateError, match="E391"):
+            symbols.size(tree)
+    with pytest.raises(UnsupportedError, match="E390"):
+        tree_of(s0.node.expr**-1)
+
+
+SIZES = """
+import sys, torch, pullback as pb
+from torch._dynamo.utils import counters
+from pullback.bridge.record import RECORD
+torch.manual_seed(0)
+mark, counts = sys.argv[1] == "mark", map(int, sys.argv[2:])
+net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+run = torch.compile(net, backend=pb.torch.backend, options={"fallback": "error"})
+for count in counts:
+    x = torch.randn(count, 6)
+    if mark:
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+    got = torch.autograd.grad(run(x).square().sum(), [*net.parameters()])
+    want = torch.autograd.grad(net(x).square().sum(), [*net.parameters()])
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+said = counters["aot_autograd"]
+stats = [one.stats for one in RECORD.programs.values()]
+counts = said["autograd_cache_miss"], said["autograd_cache_hit"], sum(s.compiled for s in stats)
+print(*counts, len(stats))
+"""
+
+
+@pytest.mark.slow  # processes
+@pytest.mark.parametrize("kind", ["mark", "second size"])
+def test_a_second_process_takes_symbolic_graphs(kind: str, tmp_path: Path) -> None:
+    """Neither AOT traces, nor is a program compiled; where PyTorch makes two graphs, both."""
+    graphs = 1 if kind == "mark" else 2
+    said = []
+    for counts in (["5", "9", "16"], ["5", "12", "7", "3"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", SIZES, kind, *counts],
+            env={
+                **os.environ,
+                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"),
+                "PULLBACK_CACHE": str(tmp_path / "p"),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.append([int(n) for n in ran.stdout.split()])
+    first, second = said
+    assert first[:2] == [graphs, 0] and first[2] > 0
+    assert second[:3] == [0, graphs, 0] and second[3] == 2 * graphs

@@ -37,6 +37,7 @@ from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
 from pullback.bridge.recurrent import allow_recurrent, with_whole_recurrences
+from pullback.bridge.symbols import symbols_of
 from pullback.bridge.timed import WARM, Timed
 from pullback.bridge.trial import tried
 from pullback.bridge.writes import COPY, Apart, settled, sharing, written
@@ -212,17 +213,16 @@ def _retained() -> None:
 def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
     """Whether what becomes of a graph is left to the next process, in PyTorch's cache.
 
-    Its key is Dynamo's graph with what stands in the module: these settings, this compiler, and
-    which arguments share memory, as PyTorch's own key does not say.
+    Its key is Dynamo's graph with what stands in the module: these settings, this compiler, which
+    arguments share memory and within which bounds sizes are, as PyTorch's own key does not say.
     """
     if not functorch.enable_autograd_cache or settings.program().cache is None:
         return False
-    if any(isinstance(s, torch.SymInt) for i in inputs for s in getattr(i, "shape", (i,))):
-        return False  # a text has no symbols
     if any(n.op == "get_attr" for n in gm.graph.nodes):
         return False  # the key has no contents of tensors
     shared = sharing(inputs)
-    gm._pullback = f"{sources()} {settings!r} {torch.get_num_threads()} {shared}"
+    told = [(name, *bounds) for name, _, *bounds in symbols_of(inputs)]
+    gm._pullback = f"{sources()} {settings!r} {torch.get_num_threads()} {shared} {told}"
     return True
 
 
@@ -293,10 +293,10 @@ class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
             gm = read(self.text, self.held)
         reasons = {n: self.names[n.name] for n in gm.graph.nodes if n.name in self.names}
         steps = _steps(gm)
-        graph = Graph(self.kind, len(steps), len(steps) - len(reasons))
         for one in self.left:
             log.info("torch.compile: PyTorch runs %s", one)
         self.run, shares = _runner(gm, self.settings, reasons)
+        graph = Graph(self.kind, len(steps), len(steps) - len(reasons), self.run.reason)
         RECORD.note(graph, dict(zip(self.names, self.left, strict=True)), self.calls, shares)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

@@ -29,6 +29,7 @@ from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.ops import permute_dims
 
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
+FREE |= {torch.sym_sum}
 SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
 TAKEN = {operator.getitem, *SIZES}
 

@@ -17,15 +17,16 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from pullback.bridge.symbols import Symbols, symbols_of, tree_of
 from pullback.errors import StateError, UnsupportedError
 
 PLAIN = (bool, int, str, type(None))
 FREE = {"getitem": operator.getitem, "mul": operator.mul, "add": operator.add}
-FREE |= {"sub": operator.sub, "floordiv": operator.floordiv}
+FREE |= {"sub": operator.sub, "floordiv": operator.floordiv, "sym_sum": torch.sym_sum}
 WORDS = torch.dtype, torch.layout, torch.memory_format
 HEX, NODE, LIST, TUPLE, WORD, DEVICE, TENSOR = "float", "node", "list", "tuple", "word", "on", "of"
+SIZE, SYMBOLS = "size", "symbols"
 DIGEST = 32  # bytes
 
 Constants = Mapping[str, tuple[list[int], str, bytes]]
@@ -54,7 +55,8 @@ def text_of(gm: Any) -> str:
         ]
         for n in gm.graph.nodes
     ]
-    return json.dumps(entries)
+    told = symbols_of([n.meta.get("val") for n in gm.graph.nodes])
+    return json.dumps([[SYMBOLS, told], *entries] if told else entries)
 
 
 def constants(gm: Any) -> Constants:
@@ -78,13 +80,15 @@ def read(text: str, held: Constants) -> Any:
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
         value = flat.view(_named(kind)) if data else flat.to(_named(kind))
         home.register_buffer(name, value.reshape(shape), persistent=False)
-    graph, made = Graph(), dict[str, Node]()
-    with FakeTensorMode(shape_env=ShapeEnv()):
-        for name, op, target, args, kwargs, meta in json.loads(text):
+    graph, made, entries = Graph(), dict[str, Node](), json.loads(text)
+    told = entries.pop(0)[1] if entries and entries[0][0] == SYMBOLS else []
+    symbols = Symbols(told)
+    with FakeTensorMode(shape_env=symbols.env):
+        for name, op, target, args, kwargs, meta in entries:
             called = _operator(target) if op == "call_function" else target
-            given, named = _back(args, made), _back(kwargs, made)
+            given, named = _back(args, made, symbols), _back(kwargs, made, symbols)
             node = made[name] = graph.create_node(op, called, given, named, name)
-            node.meta["val"] = _back(meta, made)
+            node.meta["val"] = _back(meta, made, symbols)
     return GraphModule(home, graph)
 
 
@@ -114,8 +118,10 @@ def _operator(name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """Arguments of a node as JSON has them."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise _unkept("a symbolic size")
+    if isinstance(value, torch.SymInt):
+        return {SIZE: tree_of(value)}
+    if isinstance(value, torch.SymFloat | torch.SymBool):
+        raise _unkept("a symbolic number that is no size")
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, float):
@@ -136,40 +142,41 @@ def _plain(value: Any) -> Any:
 def _given(meta: Any) -> Any:
     """What a node gives: types, sizes and strides of tensors, but nothing else of them."""
     if isinstance(meta, torch.Tensor):
-        sizes = [*meta.shape, *meta.stride()]
-        if not all(type(s) is int for s in sizes):
-            raise _unkept("a symbolic size")
         if meta.device.type != "cpu" or meta.layout != torch.strided:
             raise _unkept(f"a tensor of {meta.layout} on {meta.device}")
-        return {TENSOR: [_word(meta.dtype), list(meta.shape), list(meta.stride())]}
+        shape, strides = map(tree_of, meta.shape), map(tree_of, meta.stride())
+        return {TENSOR: [_word(meta.dtype), list(shape), list(strides)]}
     if isinstance(meta, list | tuple):
         return {TUPLE if isinstance(meta, tuple) else LIST: [_given(m) for m in meta]}
     return _plain(meta)
 
 
-def _back(value: Any, made: Mapping[str, Node]) -> Any:
+def _back(value: Any, made: Mapping[str, Node], symbols: Symbols) -> Any:
     """Arguments of a node, or what it gives, of their JSON."""
     if isinstance(value, list):
-        return {k: _back(v, made) for k, v in value}
+        return {k: _back(v, made, symbols) for k, v in value}
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    return _BACK[kind](content, made)
+    if kind == NODE:
+        return made[content]
+    if kind in (LIST, TUPLE):
+        parts = [_back(v, made, symbols) for v in content]
+        return parts if kind == LIST else tuple(parts)
+    return _BACK[kind](content, symbols)
 
 
-def _tensor(content: Sequence[Any], made: Mapping[str, Node]) -> Any:
-    del made
+def _tensor(content: Sequence[Any], symbols: Symbols) -> Any:
     kind, shape, strides = content
-    return torch.empty_strided(shape, strides, dtype=_named(kind))
+    own, steps = ([symbols.size(s) for s in sizes] for sizes in (shape, strides))
+    return torch.empty_strided(own, steps, dtype=_named(kind))
 
 
-_BACK: dict[str, Callable[[Any, Mapping[str, Node]], Any]] = {
+_BACK: dict[str, Callable[[Any, Symbols], Any]] = {
     HEX: lambda content, _: float.fromhex(content),
-    NODE: lambda content, made: made[content],
     WORD: lambda content, _: _named(content),
     DEVICE: lambda content, _: torch.device(content),
-    LIST: lambda content, made: [_back(v, made) for v in content],
-    TUPLE: lambda content, made: tuple([_back(v, made) for v in content]),
+    SIZE: lambda content, symbols: symbols.size(content),
     TENSOR: _tensor,
 }
 

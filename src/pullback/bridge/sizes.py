@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sympy
@@ -44,6 +44,16 @@ LEAST = 16  # elements: the smallest upper bound of a size for which the user to
 Applied = Callable[[Node, Any, Any], Any]
 Dims = Mapping[Any, Dim]
 """The extent of each symbol."""
+
+
+class Source(NamedTuple):
+    """Where a call tells a symbol: an argument, its axis (-1: it is a size), and by how much the
+    size there is more than the symbol.
+    """
+
+    place: int
+    axis: int
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class Sized:
         self._applied, self._writes, self._orders = applied, writes, orders
         self._same: dict[Any, Any] = {}
         self._symbols = self._sources()
-        self._equal: list[tuple[tuple[int, int], Any]] = []
+        self._equal: list[tuple[Source, Any]] = []
         if alike:
             self._unite()
         self._sums = grown.sums([*places, *steps], self._expression)
@@ -112,12 +122,12 @@ class Sized:
         """How often a program was made."""
         return self._jit.traces
 
-    def _sources(self) -> dict[Any, tuple[int, int]]:
-        """Where a call tells each symbol: the place of an argument, and the axis, -1 for a size.
+    def _sources(self) -> dict[Any, Source]:
+        """Where a call tells each symbol.
 
-        Raises: ShapeError for a symbol that no argument has on its own.
+        Raises: ShapeError for a symbol that no argument has, alone or beside a number.
         """
-        sources: dict[Any, tuple[int, int]] = {}
+        sources: dict[Any, Source] = {}
         wanted = set()
         for place, node in enumerate(self._places):
             value = node.meta["val"]
@@ -127,8 +137,9 @@ class Sized:
                     continue
                 own = expression(size)
                 wanted |= own.free_symbols
-                if own.is_Symbol:
-                    sources.setdefault(own, (place, axis))
+                more, alone = own.as_coeff_Add()
+                if alone.is_Symbol and (alone not in sources or (more == 0 != sources[alone].more)):
+                    sources[alone] = Source(place, axis, int(more))
         if lost := wanted - sources.keys():
             raise ShapeError(f"no argument has the size {min(map(str, lost))}", code="E120")
         return sources
@@ -168,12 +179,12 @@ class Sized:
             self._traced(*given)
 
     def _told(self) -> dict[Any, tuple[Any, int]]:
-        """Each symbol with a size of PyTorch's that is it, and the number that it was."""
+        """Each symbol with its bounds, as PyTorch has them, and the number that it was."""
         told = {}
-        for symbol, (place, axis) in self._symbols.items():
+        for symbol, (place, axis, more) in self._symbols.items():
             value = self._places[place].meta["val"]
             size = value if axis < 0 else value.shape[axis]
-            told[symbol] = size, size.node.hint
+            told[symbol] = size.node.shape_env.var_to_range[symbol], size.node.hint - more
         return told
 
     def _extents(self, node: Node) -> tuple[Extent, ...]:
@@ -337,9 +348,9 @@ class Sized:
     def _grow(self, sizes: Mapping[Any, int]) -> None:
         """Bounds for larger sizes; not beyond those that the user told."""
         ranges = {}
-        for symbol, (size, _) in self._told().items():
+        for symbol, (told, _) in self._told().items():
             old = self._dims[symbol]
-            ranges[symbol] = old.lo, max(old.hi, _range(size, sizes[symbol])[1])
+            ranges[symbol] = old.lo, max(old.hi, _range(told, sizes[symbol])[1])
         self._dims = self._sized(ranges)
 
     def _sizing(self, args: Sequence[Any]) -> Sizing:
@@ -440,11 +451,11 @@ def _leaves(value: Any) -> list[Any]:
     return [value]
 
 
-def _told_by(args: Sequence[Any], source: tuple[int, int]) -> int:
-    """The size at a place of a call: of an axis of a tensor, or an argument itself."""
-    place, axis = source
+def _told_by(args: Sequence[Any], source: Source) -> int:
+    """A symbol, by the arguments of a call."""
+    place, axis, more = source
     size: int = args[place] if axis < 0 else args[place].shape[axis]
-    return size
+    return size - more
 
 
 def _led(shape: Sequence[Extent]) -> bool:
@@ -492,9 +503,8 @@ def _is_tensor(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _range(size: Any, number: int) -> tuple[int, int]:
+def _range(told: Any, number: int) -> tuple[int, int]:
     """Bounds of a size: those that the user told, or a power of two that holds it twice."""
-    told = size.node.shape_env.var_to_range[size.node.expr]
     grown = max(LEAST, 1 << (2 * number - 1).bit_length())
     return max(1, int(told.lower)), int(told.upper) if told.upper <= MOST else grown
 

@@ -316,6 +316,7 @@ def test_a_manifest_of_another_library_is_refused(folder: Path, tmp_path: Path) 
     with refused(module, "E540"):
         module.Program(tmp_path / "other")
     path.write_text(text)
+    (tmp_path / "other/train.so").unlink()  # what is loaded keeps its file
     (tmp_path / "other/train.so").write_bytes((folder / "out/train.so").read_bytes()[:5000])
     with refused(module, "E540", "not the library"):
         module.Program(tmp_path / "other")
@@ -334,6 +335,20 @@ def test_a_script_without_a_program(tmp_path: Path) -> None:
         assert done.exit_code == 2
         assert said in done.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["my-net.v2", "main"])
+def test_a_script_of_any_name(name: str, tmp_path: Path) -> None:
+    text = "import pullback as pb\nf = pb.jit(lambda x: x * 2.0)\nf(pb.ones(3))\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    line = ["build", str(tmp_path / f"{name}.py"), "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(commands, line)
+    assert done.exit_code == 0, done.output
+    (path,) = (tmp_path / "out").glob("*_loader.py")
+    code = "import sys, numpy, {0} as m; print(m.program(numpy.float32([1, 2, 3])))"
+    more = [sys.executable, "-c", code.format(path.stem)]
+    ran = subprocess.run(more, cwd=path.parent, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[2. 4. 6.]\n"
 
 
 def test_a_feeder_that_ends(folder: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pullback.operations import read
 from pullback_cli import commands
 
 ROOT = Path(__file__).parent.parent
+QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 NAMES = ("C", "dA", "dB")
 Array = np.ndarray[Any, Any]
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -157,6 +160,36 @@ def test_other_files(name: str, tmp_path: Path) -> None:
 
 
 @needs_cc
+def test_names_of_the_c_library(tmp_path: Path) -> None:
+    """A file may be called as a function of C is."""
+    path = tmp_path / "sin.so"
+    built(ROOT / "ops/sin.toml", "-o", path)
+    head = next(x for x in path.with_suffix(".h").read_text().splitlines() if "int sin_(" in x)
+    x = np.linspace(-3, 3, 9, dtype=np.float32)
+    y = np.zeros(9, np.float32)
+    memory = [ctypes.c_void_p(a.ctypes.data) for a in (x, y)]
+    assert head.count("int64_t") == 1
+    assert ctypes.CDLL(str(path)).sin_(*memory, ctypes.c_int64(9)) == 0
+    near(y, np.sin(x.astype(np.float64)), "sin")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PATH is that of Unix")
+def test_no_compiler_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, and nothing is half-written."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PULLBACK_CC", raising=False)
+    found = importlib.util.find_spec
+    without = lambda n, *more: None if n == "ziglang" else found(n, *more)
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    gemm = ROOT / "ops/gemm.toml"
+    said = refused(gemm, "-o", tmp_path / "gemm.so")
+    assert "[E357]" in said
+    assert "pip install ziglang" in said
+    assert "[E549]" in refused(gemm, "--target", "wasm32", "-o", tmp_path / "gemm.wasm")
+    assert not [*tmp_path.iterdir()]
+
+
+@needs_cc
 def test_what_is_refused(tmp_path: Path) -> None:
     gemm, out = ROOT / "ops/gemm.toml", tmp_path / "gemm.so"
     assert "[E554]" in refused(gemm, "-o", out, "--size", "Q=3")
@@ -198,6 +231,37 @@ def test_objects_for_other_machines(machine: str, tmp_path: Path) -> None:
     if machine in ELF_MACHINES:
         assert int.from_bytes(data[18:20], "little") == ELF_MACHINES[machine]
     assert b"gemm_check" in data
+
+
+@needs_zig
+@needs_cc
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="another processor")
+def test_an_object_for_any_x86(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(PROGRAM)
+    words = ["--grad", "--target", "x86_64-linux", "-o", tmp_path / "gemm.o"]
+    built(ROOT / "ops/gemm.toml", *words)
+    subprocess.run(["cc", "main.c", "gemm.o", "-lm", "-o", "main"], cwd=tmp_path, check=True)
+    got_all = ran(tmp_path / "main", 5, 6, 7)
+    for name, got, want in zip(NAMES, got_all, wanted(5, 6, 7), strict=True):
+        near(got, want, name)
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.skipif(QEMU is None, reason="qemu-aarch64 is not installed")
+def test_an_object_for_aarch64_runs(tmp_path: Path) -> None:
+    """Interpreted by qemu."""
+    (tmp_path / "main.c").write_text(PROGRAM)
+    built(ROOT / "ops/gemm.toml", "--grad", "--target", "aarch64-linux", "-o", tmp_path / "gemm.o")
+    line = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static"]
+    subprocess.run([*line, "main.c", "gemm.o", "-o", "main.bin"], cwd=tmp_path, check=True)
+    (tmp_path / "main").write_text(f'#!/bin/sh\nexec {QEMU} ./main.bin "$@"\n')
+    (tmp_path / "main").chmod(0o755)
+    for sizes in ((5, 6, 7), (64, 33, 20)):
+        got_all = ran(tmp_path / "main", *sizes)
+        for name, got, want in zip(NAMES, got_all, wanted(*sizes), strict=True):
+            near(got, want, name)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,15 @@ import numpy as np
 from pullback.backends.base import Compiler, CompileStats, Image, Job
 from pullback.backends.host.processor import named_target
 from pullback.backends.registry import named
-from pullback.build.interface import CALLBACK, INTERFACE, MODULE, Around, features, hidden
+from pullback.build.interface import (
+    CALLBACK,
+    INTERFACE,
+    MODULE,
+    Around,
+    features,
+    function_name,
+    hidden,
+)
 from pullback.config import Options
 from pullback.errors import StateError, UnsupportedError
 from pullback.ir.expr import Dim
@@ -107,6 +115,7 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
     options = replace(Options.from_environment(), backend=LANGUAGE, threads=1, cache=None)
     options = replace(options, memory=None, host=False, profile=False, check=False)
     backend: Any = named(LANGUAGE)
+    name = function_name(name, backend.alone(""))
     writer: Writer = backend.alone(f"{name}_run")
     target = aimed(machine, options, writer)
     image = _image(entry, writer, Job(options, target, None, CompileStats(), Reporter(options)))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pullback.ir.target import NATIVE, Target
 
@@ -31,6 +31,19 @@ LEVELS = {
 LEVELS["x86-64-v4"] = (
     *LEVELS["x86-64-v3"], "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl",
 )  # fmt: skip
+# What the C library, or a program of C, calls by this name; those of math.h end in f and l too.
+WORDS = (
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 "
+    "fabs fdim floor fma fmax fmin fmod frexp gamma hypot j0 j1 jn ldexp lgamma log log10 log1p "
+    "log2 logb lrint lround modf nan nearbyint nextafter pow remainder rint round scalbn sin "
+    "sincos sinh sqrt tan tanh tgamma trunc y0 y1 yn "
+    "abort abs accept access bind close connect div dup dup2 exit fork free fseek ftell fopen "
+    "fclose fread fwrite getenv index ioctl kill labs link listen malloc calloc realloc memcmp "
+    "memcpy memmove memset open pause pipe poll printf puts qsort raise rand read recv remove "
+    "rename select send signal sleep socket srand stat strchr strlen strcmp strncmp strstr sync "
+    "system time times unlink wait write aligned_alloc environ errno stdin stdout stderr"
+)
+LIBRARY = frozenset(WORDS.split())
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "I8": 1, "U8": 1, "BOOL": 1}
 HEADER = """\
 /* {name}, written by `pullback build`. 0 is good; {name}_message says what else is given:
@@ -62,6 +75,13 @@ READS = """\
    {name}_read fills the weights from a file.safetensors, all or none: -7 where it has others than
    these, -8 where it is missing, cut off or damaged.
 """
+
+
+class Namer(Protocol):
+    """What knows the words of a language."""
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Each as an identifier that no other is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +210,12 @@ def _row(row: Mapping[str, Any]) -> str:
     kind = json.dumps(json.dumps(row["kind"]))
     name = row["name"]
     return f'\n      {{"{name}", {kind}, "{shape}", {size}, UINT64_MAX, {name}}}, '
+
+
+def function_name(name: str, writer: Namer) -> str:
+    """A name for a function that is no word of C, nor one of its library."""
+    (own,) = writer.names([name])
+    return f"{own}_" if own in LIBRARY or own[:-1] in LIBRARY else own
 
 
 def head(text: str, name: str) -> str:

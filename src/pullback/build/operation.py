@@ -20,7 +20,7 @@ from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
 from pullback.bridge.signature import Parameter, Signature
 from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
-from pullback.build.interface import INTERFACE, Around, features, head, hidden
+from pullback.build.interface import INTERFACE, Around, features, function_name, head, hidden
 from pullback.config import Options
 from pullback.errors import ArgumentError, ShapeError, UnsupportedError
 from pullback.ir.dtype import DType
@@ -99,13 +99,15 @@ def built(operation: Operation, asked: Asked) -> Built:
     parts = parts_of(function, operation.name, signature, lying)
     outputs = [s.name for s in operation.outputs]
     sites: list[str] = []
-    written = [_Function(parts.name, parts.forward, outputs, asked, [])]
+    backend: Any = named(LANGUAGE)
+    name = function_name(operation.name, backend.alone(""))
+    written = [_Function(name, parts.forward, outputs, asked, [])]
     if asked.grad:
         if parts.backward is None:
             what = f"{operation.name} has no floating input and output: nothing is differentiated"
             raise UnsupportedError(what, code="E549")
         back = _heads(parts.backward, outputs, len(names))
-        written.append(_Function(f"{parts.name}_backward", back, parts.gradients, asked, []))
+        written.append(_Function(f"{name}_backward", back, parts.gradients, asked, []))
     dims = [e for w in written for v in w.state for e in v.shape if isinstance(e, Dim)]
     written = [replace(w, dims=list(dict.fromkeys(dims))) for w in written]
     texts = [w.text(sites) for w in written]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.errors import UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -74,6 +75,69 @@ def test_the_innermost_line_is_told() -> None:
     torch.testing.assert_close(run(torch.ones(3)), (torch.ones(3) + 1).cos() * 2)
     wanted = line_of(inner, "torch._dynamo.graph_break()")
     assert {b.line for b in pb.torch.report().breaks} == {wanted}
+
+
+def positive(x: Any) -> Any:
+    y = x * 2
+    return y[y > 0].sin().sum()
+
+
+def placed(x: Any) -> Any:
+    rows = x.nonzero()
+    return x * rows.sum() + x.sin()
+
+
+def counted(x: Any) -> Any:
+    rows = x.sin().nonzero()
+    return x * rows.shape[0]
+
+
+READS = {
+    "positive": (positive, "return y[y > 0].sin().sum()"),
+    "first of all": (placed, "rows = x.nonzero()"),
+    "nonzero": (counted, "rows = x.sin().nonzero()"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_of_a_shape_that_is_data_is_right_and_reported(name: str) -> None:
+    """PyTorch runs it between two graphs, forward and backward."""
+    function, text = READS[name]
+    run = torch.compile(function, backend=pb.torch.backend)
+    for count in (5, 9, 0):
+        x = torch.randn(count, 3, dtype=torch.float64, requires_grad=True)
+        got, want = (one(x) for one in (run, function))
+        torch.testing.assert_close(got, want, msg=lambda m, n=count: f"{n}: {m}")
+        grads = [torch.autograd.grad(y.cos().sum(), x) for y in (got, want)]
+        torch.testing.assert_close(*grads, msg=lambda m, n=count: f"{n}: {m}")
+    report = pb.torch.report()
+    assert line_of(function, text) in {b.line for b in report.breaks} and not report.fallbacks
+    assert all("data" in b.reason.lower() for b in report.breaks)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_of_a_shape_that_is_data_is_refused_where_no_fallback_is_allowed(name: str) -> None:
+    function, text = READS[name]
+    run = torch.compile(function, backend=pb.torch.backend, options={"fallback": "error"})
+    with pytest.raises(Exception, match="E386") as raised:
+        run(torch.randn(5, 3))
+    error = raised.value.inner_exception
+    assert isinstance(error, UnsupportedError) and __file__ in str(error)
+    assert line_of(function, text) in error.what and "nonzero" in error.what
+
+
+def test_no_other_function_is_refused_for_it() -> None:
+    """A read by a mask that another backend broke at, and breaks that are no operators."""
+    x = torch.randn(5, 3)
+    torch.compile(positive, backend="eager")(x)
+
+    def f(x: Any) -> Any:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y + (1 if y.sum() > 100 else 2)
+
+    run = torch.compile(f, backend=pb.torch.backend, options={"fallback": "error"})
+    torch.testing.assert_close(run(x), f(x))
 
 
 def test_a_whole_graph_has_none() -> None:

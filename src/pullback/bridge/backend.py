@@ -24,6 +24,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pullback.bridge import breaks
 from pullback.bridge.aten import HOSTS, RULES
 from pullback.bridge.bounds import TOLD
 from pullback.bridge.draws import SEED, seeded
@@ -50,6 +51,7 @@ log = logging.getLogger("pullback")
 MODES = None, "default", "reduce-overhead"  # a graph is one native call in either
 _MEASURED = 'mode="default"; `pullback tune script.py` measures schedules, later runs use them'
 REFUSED = {"max-autotune": _MEASURED, "max-autotune-no-cudagraphs": _MEASURED}
+ALLOW = 'options={"fallback": "allow"} lets PyTorch run them'
 RANDOM = torch.Tag.nondeterministic_seeded
 Reasons = Mapping[Node, str]
 """Why nodes are in no program."""
@@ -124,8 +126,8 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     """What `torch.compile` asks: a function that runs `gm`.
 
     Raises: OptionError for an option that does not exist; UnsupportedError for tensors of another
-    device, and for what has no rule where no fallback is allowed; ShapeError for a size beyond what
-    `mark_dynamic` told. PyTorch wraps them in its own
+    device, and for what has no rule, or no place in a graph, where no fallback is allowed;
+    ShapeError for a size beyond what `mark_dynamic` told. PyTorch wraps them in its own
     `BackendCompilerFailed`.
 
     Example:
@@ -141,6 +143,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
     TOLD.check()
+    _unbroken(settings)
     with_whole_recurrences(gm)
     with_margins(gm)
     with_masks(gm)
@@ -174,6 +177,17 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             partition_fn=parted,
             keep_inference_input_mutations=True,
         )(gm, inputs)
+
+
+def _unbroken(settings: Settings) -> None:
+    """Raises: UnsupportedError where PyTorch runs an operator between graphs, and no fallback is
+    allowed.
+    """
+    if settings.fallback == "error" and (left := breaks.of_operators()):
+        listed = "".join(f"\n  {one}" for one in left)
+        what = f"an operator whose result is of a shape that is data is in no graph:{listed}"
+        help = "torch.where(mask, x, 0) in place of x[mask], or " + ALLOW
+        raise UnsupportedError(what, origin=caller(), help=help, code="E386")
 
 
 def _with_apart_results(gm: Any) -> None:
@@ -318,7 +332,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     if left and settings.fallback == "error":
         listed = "".join(f"\n  {one}" for one in left)
         what = f"{len(left)} of {len(steps)} operators have no place in a program:{listed}"
-        help = 'options={"fallback": "allow"} lets PyTorch run them'
+        help = ALLOW
         raise UnsupportedError(what, origin=caller(), help=help, code="E386")
     calls = _host_calls(steps, reasons)
     for one in left:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 EXPLAINED = "Explanation: "
+OPERATORS = "Dynamic shape operator", "Data dependent operator"
+RESUMED = re.compile(r"torch_dynamo_resume_in_.*_at_(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,25 @@ def so_far() -> tuple[GraphBreak, ...]:
     noted = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
     counts = Counter([(_said(one.reason), _line(one.user_stack)) for one in noted])
     return tuple([GraphBreak(*place, times) for place, times in counts.items()])
+
+
+def of_operators() -> list[GraphBreak]:
+    """Where the graph that is compiled now ends, or begins, beside an operator whose result is of a
+    shape, or a number, that is data: PyTorch runs that one between two graphs.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo.symbolic_convert")
+    traced = getattr(getattr(dynamo, "tls", None), "current_tx", None)
+    if traced is None:
+        return []
+    code, output = traced.f_code, traced.output
+    reasons = [output.compile_subgraph_reason]
+    if resumed := RESUMED.match(code.co_name):
+        noted = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
+        place = code.co_filename, int(resumed[1])
+        firsts = [(one, one.user_stack[0]) for one in noted if one.user_stack]
+        reasons += [one for one, at in firsts if (at.filename, at.lineno) == place]
+    own = [one for one in reasons if one is not None and one.reason.startswith(OPERATORS)]
+    return list(dict.fromkeys([GraphBreak(_said(r.reason), _line(r.user_stack)) for r in own]))
 
 
 def _said(reason: str) -> str:

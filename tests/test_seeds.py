@@ -1,4 +1,4 @@
-"""docs/seeds.md: every promise is there once, says what became of it, and names tests that exist."""
+"""The page of promises: each is there once, with what became of it and a test that exists."""
 
 from __future__ import annotations
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
+import gguf_support
 import pullback as pb
 from pullback.cli.main import commands
 
@@ -98,3 +102,24 @@ def test_four_levels_of_debug() -> None:
     assert [one.exit_code for one in shown] == [0] * 5, shown[-1].output
     lines = [len(one.output.splitlines()) for one in shown]
     assert lines == sorted(lines) and lines[0] < lines[2] < lines[4], lines
+
+
+def stable(text: str) -> list[str]:
+    """Lines without times, errors and sizes of files."""
+    lines = re.sub(r"\d[\d.,]*(e-\d+)?(?= s| ms| bytes|, #|, \d)", "#", text).splitlines()
+    return [line for line in lines if line]
+
+
+def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shows what stands there; `pullback demo` has a test of its own."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(ROOT / "ops", tmp_path / "ops")
+    gguf_support.small(tmp_path / "small.gguf")
+    block = (ROOT / "README.md").read_text().split("```text\n$ pullback compile")[1].split("```")[0]
+    for part in f"compile{block}".split("$ pullback "):
+        line, _, shown = part.partition("\n")
+        done = CliRunner().invoke(commands, shlex.split(line))
+        assert stable(done.output) == stable(shown), line

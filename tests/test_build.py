@@ -337,7 +337,7 @@ def test_a_script_without_a_program(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["my-net.v2", "main"])
+@pytest.mark.parametrize("name", ["my-net.v2", pytest.param("main", marks=pytest.mark.slow)])
 def test_a_script_of_any_name(name: str, tmp_path: Path) -> None:
     text = "import pullback as pb\nf = pb.jit(lambda x: x * 2.0)\nf(pb.ones(3))\n"
     (tmp_path / f"{name}.py").write_text(text)

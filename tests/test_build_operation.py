@@ -23,6 +23,7 @@ from pullback_cli import commands
 ROOT = Path(__file__).parent.parent
 QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 NAMES = ("C", "dA", "dB")
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("softmax", "layer_norm")]
 Array = np.ndarray[Any, Any]
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 needs_zig = pytest.mark.skipif(
@@ -113,7 +114,7 @@ def test_a_program_of_c_with_sizes(home: Path) -> None:
 
 
 @needs_cc
-@pytest.mark.parametrize("end", ["o", "a"])
+@pytest.mark.parametrize("end", ["a", pytest.param("o", marks=pytest.mark.slow)])
 def test_objects_and_archives(tmp_path: Path, end: str) -> None:
     (tmp_path / "main.c").write_text(PROGRAM)
     file = tmp_path / f"gemm.{end}"
@@ -136,7 +137,7 @@ def test_what_is_exported(home: Path, tmp_path: Path) -> None:
 
 
 @needs_cc
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "gemm_columns"])
+@pytest.mark.parametrize("name", ["gemm_columns", *SLOW])
 def test_other_files(name: str, tmp_path: Path) -> None:
     """Beside the operation itself; what stands for ~ is an argument too."""
     operation = read(ROOT / "ops" / f"{name}.toml")
@@ -170,6 +171,23 @@ def test_names_of_the_c_library(tmp_path: Path) -> None:
     memory = [ctypes.c_void_p(a.ctypes.data) for a in (x, y)]
     assert head.count("int64_t") == 1
     assert ctypes.CDLL(str(path)).sin_(*memory, ctypes.c_int64(9)) == 0
+    near(y, np.sin(x.astype(np.float64)), "sin")
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["so", "o"])
+def test_by_ziglang_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """No cc in the path; an object is linked by ziglang too."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PULLBACK_CC", raising=False)
+    built(ROOT / "ops/sin.toml", "-o", tmp_path / f"sin.{end}")
+    if end == "o":
+        line = [sys.executable, "-m", "ziglang", "cc", "-shared", "sin.o", "-lm", "-o", "sin.so"]
+        subprocess.run(line, cwd=tmp_path, check=True)
+    x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+    memory = [ctypes.c_void_p(a.ctypes.data) for a in (x, y)]
+    assert ctypes.CDLL(str(tmp_path / "sin.so")).sin_(*memory, ctypes.c_int64(3)) == 0
     near(y, np.sin(x.astype(np.float64)), "sin")
 
 

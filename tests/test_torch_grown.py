@@ -13,6 +13,7 @@ from pullback.errors import PullbackError
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import sympy  # noqa: E402  # it comes with PyTorch
 from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
+from torch.utils._sympy.functions import FloorDiv  # noqa: E402
 
 from pullback.bridge import grown  # noqa: E402
 
@@ -38,6 +39,40 @@ GROWN: dict[str, Callable[..., Any]] = {
     "moved by padding": lambda x, y: F.pad(x, (0, 0, 1, -1)) + y[0],
     "from a size on": lambda x, y: torch.arange(64.0)[x.shape[0] - 1 : x.shape[0] + 1] + x[0, :2],
 }
+
+
+CUT: dict[str, Callable[..., Any]] = {
+    "itself three times": lambda x: torch.cat([x, x.sin(), x]).exp(),
+    "itself twice": lambda x: torch.cat([x, 2 * x]).cumsum(0) @ x.sum(0),
+    "every second": lambda x: x[::2] + 1,
+    "every second but the first": lambda x: x.T[:, 1::2].exp(),
+    "parts": lambda x: torch.cat([x, x[:2]]).split([2, x.shape[0]])[1].reshape(-1) + 1,
+    "the first part": lambda x: torch.cat([x, x[:2]]).split([x.shape[0], 2])[0].cos(),
+    "neighbours": lambda x: x[1:] - x[:-1],
+    "all but two": lambda x: x[:-2].cos(),
+    "the last": lambda x: x[-1].sin(),
+    "put behind": lambda x: torch.slice_scatter(x.sin(), x[1:].cos(), 0, 1),
+    "put at every second": lambda x: torch.slice_scatter(x.sin(), x[::2].cos(), 0, step=2),
+}
+QUICK = "itself three times", "every second but the first", "parts"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CUT]
+)
+def test_what_is_cut_is_one_program_forward_and_backward(name: str) -> None:
+    function = CUT[name]
+    options = {"fallback": "error", "dynamic": True}
+    fast = torch.compile(function, backend=pb.torch.backend, options=options)
+    for count in (5, 8, 4, 29):
+        x, _ = sized(count, 1, grads=True)
+        torch._dynamo.mark_dynamic(x, 0, min=4, max=30)
+        ours, eager = fast(x), function(x)
+        torch.testing.assert_close(ours, eager, msg=lambda m, n=count: f"{n}: {m}")
+        head = torch.arange(1.0 * ours.numel(), dtype=x.dtype).cos().view(ours.shape)
+        grads = [torch.autograd.grad(y, x, head)[0] for y in (ours, eager)]
+        torch.testing.assert_close(*grads, msg=lambda m, n=count: f"{n}: {m}")
+    assert [(g.kind, g.sizes) for g in graphs()] == [("forward", ""), ("backward", "")]
 
 
 PADDED = ("padded", "cut by padding", "moved by padding")
@@ -85,6 +120,8 @@ def test_a_sum_is_bounded_by_what_it_adds() -> None:
     assert grown.bounds(s + 1, ranges) == (3, 17)
     assert grown.bounds(2 * s - u + 1, ranges) == (1, 30)  # an extent is 1 at the least
     assert grown.valued(2 * s - u + 1, {s: 7, u: 4}) == 11
+    half = FloorDiv(s + 1, 2)
+    assert grown.bounds(half, ranges) == (1, 8) and grown.valued(half, {s: 6}) == 3
 
 
 def test_sizes_that_were_one_number_are_checked() -> None:

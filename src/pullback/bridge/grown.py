@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils._sympy.functions import FloorDiv
 
 from pullback.bridge.programs import TYPES
 from pullback.ir.expr import Dim, Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import arange
-from pullback.tensor.library.maths import greater_equal, less, logical_and
+from pullback.tensor.library.maths import equal, greater_equal, less, logical_and
 from pullback.tensor.library.ops import astype, clip, reshape, take, where
 
 aten = torch.ops.aten
@@ -27,15 +28,31 @@ Count = Callable[[Any], Any]
 
 
 def sums(nodes: Sequence[Node], of: Callable[[Any], Any]) -> list[Any]:
-    """The sizes of a graph that are sums of symbols and numbers, each once."""
+    """The sizes of a graph that are sums of symbols and numbers, or wholes of these by a number,
+    each once; so are multiples of a symbol that are joined or cut.
+    """
     seen: dict[Any, None] = {}
     for node in nodes:
-        value = node.meta.get("val")
-        for each in value if isinstance(value, list | tuple) else [value]:
-            sizes = each.shape if isinstance(each, torch.Tensor) else [each]
-            whole = [of(s) for s in sizes if isinstance(s, torch.SymInt)]
-            seen |= dict.fromkeys(s for s in whole if s.is_Add and _linear(s))
+        seen |= dict.fromkeys(s for s in _whole(node, of) if _is_sum(s))
+        if node.target in JOINED:
+            every = [s for one in (node, *node.all_input_nodes) for s in _whole(one, of)]
+            seen |= dict.fromkeys(s for s in every if s.is_Mul and _linear(s))
     return list(seen)
+
+
+def _whole(node: Node, of: Callable[[Any], Any]) -> list[Any]:
+    """The symbolic sizes of what a node gives."""
+    value = node.meta.get("val")
+    every = value if isinstance(value, list | tuple) else [value]
+    sizes = [s for v in every for s in (v.shape if isinstance(v, torch.Tensor) else [v])]
+    return [of(s) for s in sizes if isinstance(s, torch.SymInt)]
+
+
+def _is_sum(own: Any) -> bool:
+    if isinstance(own, FloorDiv):
+        whole, by = own.args
+        return by.is_Integer and by > 0 and _linear(whole)
+    return own.is_Add and _linear(own)
 
 
 def _linear(own: Any) -> bool:
@@ -45,6 +62,9 @@ def _linear(own: Any) -> bool:
 
 def bounds(own: Any, ranges: Mapping[Any, tuple[int, int]]) -> tuple[int, int]:
     """What a sum may be: ``s + 1, s in 2..16  ->  3..17``"""
+    if isinstance(own, FloorDiv):
+        least, most = bounds(own.args[0], ranges)
+        return max(1, least // int(own.args[1])), max(1, most // int(own.args[1]))
     low = high = int(own.as_coeff_Add()[0])
     for symbol, (least, most) in ranges.items():
         factor = int(own.coeff(symbol))
@@ -55,6 +75,8 @@ def bounds(own: Any, ranges: Mapping[Any, tuple[int, int]]) -> tuple[int, int]:
 
 def valued(own: Any, sizes: Mapping[Any, int]) -> int:
     """A sum, at sizes of a call."""
+    if isinstance(own, FloorDiv):
+        return valued(own.args[0], sizes) // int(own.args[1])
     return int(own.as_coeff_Add()[0]) + sum(int(own.coeff(s)) * n for s, n in sizes.items())
 
 
@@ -83,16 +105,69 @@ def cut(
     """A slice of a symbolic axis, or to a symbolic size; None where it is plain."""
     axis = dim % len(shape)
     own, made = x.shape[axis], shape[axis]
-    if own is made:
+    if own is made and step == 1:
         return x
     plain = isinstance(own, int) and isinstance(made, int) and isinstance(start, int | None)
-    if step != 1 or plain:
+    if plain:
         return None
     size = count(own)
+    places = arange(made) if step == 1 else arange(made) * step
+    return _taken(x, axis, places + _first(start, size, count), size)
+
+
+def _first(start: Any, size: Any, count: Count) -> Any:
+    """Where a slice begins; what is negative counts from the end."""
     first = 0 if start is None else count(start)
-    if isinstance(first, int) and first < 0:
-        first = size + first
-    return _taken(x, axis, arange(made) + first, size)
+    return size + first if isinstance(first, int) and first < 0 else first
+
+
+def put(
+    shape: tuple[Extent, ...], count: Count, node: Node,
+    x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1,
+) -> Any:  # fmt: skip
+    """``y[start + i step] = source[i], y[j] = x[j]`` elsewhere; None where it is plain."""
+    axis = dim % len(shape)
+    own, part = shape[axis], source.shape[axis]
+    if isinstance(own, int) and isinstance(part, int) and isinstance(start, int | None):
+        return None
+    behind = arange(own) - _first(start, count(own), count)
+    places = behind if step == 1 else behind // step
+    inside = logical_and(greater_equal(behind, 0), less(places, count(part)))
+    if step != 1:
+        inside = logical_and(inside, equal(behind - places * step, 0))
+    taken = _taken(source, axis, places, count(part))
+    return where(_along(inside, axis, len(shape)), taken, x)
+
+
+def parted(
+    shapes: Sequence[tuple[Extent, ...]], count: Count, node: Node, x: Any, sizes: Any, dim: int = 0
+) -> Any:
+    """Slices, one behind the other; None along an axis of fixed size."""
+    axis = dim % x.ndim
+    if not any(isinstance(e, Dim) for e in (x.shape[axis], *(s[axis] for s in shapes))):
+        return None
+    size, begin, made = count(x.shape[axis]), 0, []
+    for shape in shapes:
+        made.append(_taken(x, axis, arange(shape[axis]) + begin, size))
+        begin = begin + count(shape[axis])
+    return tuple(made)
+
+
+def cut_back(
+    shape: tuple[Extent, ...], count: Count, node: Node,
+    head: Any, sizes: Any, dim: int, start: Any, end: Any, step: int,
+) -> Any:  # fmt: skip
+    """The adjoint of a slice: the head at its places, 0 elsewhere."""
+    return put(shape, count, node, 0, head, dim, start, end, step)
+
+
+def picked_back(
+    shape: tuple[Extent, ...], count: Count, node: Node, head: Any, sizes: Any, dim: int, index: Any
+) -> Any:
+    """The adjoint of one place: the head there, 0 elsewhere."""
+    axis = dim % len(shape)
+    row = reshape(head, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return put(shape, count, node, 0, row, axis, index, None, 1)
 
 
 def picked(
@@ -146,10 +221,16 @@ def _along(x: Tensor, axis: int, rank: int) -> Tensor:
     return reshape(x, tuple([x.shape[0] if n == axis else 1 for n in range(rank)]))
 
 
+JOINED = aten.cat.default, aten.slice.Tensor, aten.slice_backward.default
 RULES: dict[Any, Callable[..., Any]] = {
     aten.cat.default: joined,
     aten.slice.Tensor: cut,
     aten.select.int: picked,
+    aten.split.Tensor: parted,
+    aten.split_with_sizes.default: parted,
+    aten.slice_backward.default: cut_back,
+    aten.select_backward.default: picked_back,
+    aten.slice_scatter.default: put,
     aten.constant_pad_nd.default: padded,
     aten.arange.default: counted_from,
     aten.arange.start: counted_from,

@@ -281,10 +281,14 @@ class Sized:
         rule = grown.RULES.get(node.target)
         if rule is None or any(isinstance(v, Fold) for v in _leaves((given, named))):
             return None
-        shape = [self._expression(s) for s in node.meta["val"].shape]
-        if not all(e.is_Integer or e in self._dims for e in shape):
+        meta = node.meta["val"]
+        every = meta if isinstance(meta, list | tuple) else [meta]
+        shapes = [[self._expression(s) for s in one.shape] for one in every]
+        if not all(e.is_Integer or e in self._dims for shape in shapes for e in shape):
             return None
-        return rule(tuple(map(self._extent, shape)), self._count, node, *given, **named)
+        made = [tuple(map(self._extent, shape)) for shape in shapes]
+        promised = made if every is meta else made[0]
+        return rule(promised, self._count, node, *given, **named)
 
     def _each(self, node: Node, given: Sequence[Any], named: Any) -> Any:
         places = [n for n, g in enumerate(given) if isinstance(g, Fold | Tensor)]

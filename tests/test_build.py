@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -323,6 +324,36 @@ def test_a_manifest_of_another_library_is_refused(folder: Path, tmp_path: Path) 
     path.unlink()
     with refused(module, "E540", "cannot be read"):
         module.Program(tmp_path / "other")
+
+
+BITS = (b'"', b"{", b"}", b"[", b"]", b":", b",", b"null", b"1e999", b"-1", b"9" * 20, b"true")
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
+def test_files_changed_at_random(folder: Path, tmp_path: Path, name: str, count: int) -> None:
+    """Whatever stands in them, an error that has a code, or none."""
+    module, home, rng = loader(folder), tmp_path / "out", random.Random(count)
+    shutil.copytree(folder / "out", home)
+    data = (home / name).read_bytes()
+    codes = set()
+    for _ in range(count):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            at, what = rng.randrange(len(changed)), rng.randrange(4)
+            if what == 0:
+                changed[at] = rng.randrange(256)
+            elif what == 1:
+                changed[at:at] = rng.choice(BITS)
+            else:
+                del changed[at : at + rng.choice((1, 20, 20, 10_000))]
+            changed = changed or bytearray(b"{")
+        (home / name).write_bytes(bytes(changed))
+        try:
+            module.Program(home)
+        except module.ProgramError as error:
+            codes.add(error.code)
+    assert {"E540"} <= codes <= {"E540", "E541", "E542", "E543"}
 
 
 def test_a_script_without_a_program(tmp_path: Path) -> None:

@@ -456,3 +456,26 @@ def test_gradients_of_networks_that_pytorch_exports(name: str) -> None:
         told = script.slopes(name)
     assert max(told.values()) < 1e-5, told
     assert len(told) == {"recurrent": 1, "unet": 9}[name]
+
+
+def test_a_gradient_does_not_end_in_silence() -> None:
+    """Outside of programs a call is a program of its own: `backward` says that it ends there."""
+    x, y = [info("x", [2])], [info("y", [2])]
+    model = pb.onnx.load(proto([node("Mul", "x w", "y")], x, y, {"w": np.float32([3, 4])}))
+    head = pb.nn.Parameter(pb.ones(2))
+    loss = (model(pb.ones(2)) * head).sum()
+    with pytest.raises(PullbackError, match="outside of a program") as caught:
+        loss.backward()
+    assert caught.value.code == "E579"
+    (model(pb.ones(2)).detach() * head).sum().backward()
+    assert head.grad is not None and head.grad.tolist() == [3, 4]
+
+    @pb.jit
+    def step(x: Any) -> Any:
+        model(x).sum().backward()
+        return model.w.grad
+
+    assert step(pb.tensor(np.float32([5, 6]))).tolist() == [5, 6]
+    model.w.requires_grad_(False)
+    (model(pb.ones(2)) * head).sum().backward()
+    assert head.grad.tolist() == [6, 8]

@@ -23,7 +23,7 @@ from program_support import (
     value,
     variable,
 )
-from pullback.errors import (
+from pullback.errors import PullbackError, (
     CapturedArrayError,
     DTypeError,
     ShapeError,
@@ -380,3 +380,26 @@ def test_a_program_can_be_looked_at():
     assert program.definitions and program.memory.arena_bytes >= program.memory.lower_bound_bytes
     assert program.bytes_moved == 2 * (16 + 16)
     assert "map" in program.explain() and program.source()
+
+
+def test_a_state_takes_numbers_and_arrays() -> None:
+    state = pb.State(pb.zeros(2))
+    state.assign(0.5)
+    assert state.tolist() == [0.5, 0.5]
+    state.assign(np.float32([1, 2]))
+    assert state.tolist() == [1, 2]
+
+    @pb.jit
+    def cleared() -> None:
+        state.assign(0)
+
+    cleared()
+    assert state.tolist() == [0, 0]
+    for wrong, code in ((None, "E143"), ("x", "E143"), (np.zeros(3, "f"), "E133"), (1j, "E143")):
+        with pytest.raises(PullbackError) as caught:
+            state.assign(wrong)
+        assert caught.value.code == code, wrong
+    whole = pb.State(pb.tensor(np.int32([1, 2])))
+    with pytest.raises(PullbackError):
+        whole.assign(0.5)
+    assert whole.tolist() == [1, 2]

@@ -15,6 +15,7 @@ import pullback as pb
 from pullback.config import Cap, Options
 from pullback.nn.base.module import Module
 from pullback.nn.base.parameter import Parameter
+from pullback.onnx.apart import watched
 from pullback.onnx.faults import Wanted, crooked, uncalled, undecided, unreadable
 from pullback.onnx.graph import Graph, Port, Reader
 from pullback.onnx.read import Array, Store, model_of, opsets, plain
@@ -133,6 +134,9 @@ class Model(Module):
             except Wanted as more:
                 self._know(more.names)
                 continue
+            cells = (*self._parameters.values(), *free.values())
+            if current() is None and any(getattr(t, "requires_grad", False) for t in cells):
+                watched(results)
             return dict(zip([p.name for p in self.outputs], results, strict=True))
 
     def _know(self, names: frozenset[str]) -> None:

@@ -534,6 +534,15 @@ class State(Tensor, Cell):
     def __init__(self, value: Handle | Value, requires_grad: bool = False) -> None:
         super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
 
+    def assign(self, value: Any) -> None:
+        """Give it another value: a tensor or array of its shape and type, or one number for all.
+
+        Raises: ShapeError, DTypeError.
+        """
+        if isinstance(value, int | float if self.dtype.is_float else int):
+            value = W.full(self.shape, value, self.dtype)
+        super().assign(value if isinstance(value, Value) else value_of(value))
+
 
 INTERNAL = {"holding", "outside", "rebind", "remembers", "value", "waits"}
 OPERANDS = (Tensor, Handle, bool, int, float, np.generic, np.ndarray)

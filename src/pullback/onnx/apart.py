@@ -13,15 +13,15 @@ from pullback.tensor.face.tensor import Tensor
 
 
 class End(Tensor):
-    """A leaf in place of a result, which it does not hold: it takes no gradient."""
+    """A leaf in place of a result, which it does not hold: whoever asks what it wants is told."""
 
     __slots__ = ()
 
-    def __init__(self) -> None:  # it has no value: nobody reads one
-        self._requires_grad = True
+    def __init__(self) -> None:
+        """It has no value: nobody reads one."""
 
     @property
-    def _grad(self) -> NoReturn:  # type: ignore[override]
+    def _requires_grad(self) -> NoReturn:  # type: ignore[override]
         raise GradientError(
             "backward through a model of ONNX that was called outside of a program", code="E579"
         )

@@ -535,12 +535,6 @@ class State(Tensor, Cell):
         super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
 
     def assign(self, value: Any) -> None:
-        """Give it another value: a tensor or array of its shape and type, or one number for all.
-
-        Raises: ShapeError, DTypeError.
-        """
-        if isinstance(value, int | float if self.dtype.is_float else int):
-            value = W.full(self.shape, value, self.dtype)
         super().assign(value if isinstance(value, Value) else value_of(value))
 
 
@@ -556,8 +550,7 @@ def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
         leaves.set_grad(leaf, total)
         return
     if current() is None:
-        before = leaf._grad
-        if isinstance(before, State):
+        if isinstance(before := leaf._grad, State):
             before.assign(before + gradient)
             return
         leaf._grad = gradient if before is None else before + gradient

@@ -316,6 +316,12 @@ DRAWS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "normal": (lambda x: torch.normal(x * 2, 3.0), 2.0, 9.0),
     "normal_": (lambda x: torch.empty_like(x).normal_(1, 2), 1.0, 4.0),
     "exponential_": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.25),
+    "normal of numbers": (lambda x: torch.normal(1.0, 2.0, (300, 100)), 1.0, 4.0),
+    "log_normal_": (lambda x: torch.empty_like(x).log_normal_(0, 0.25), 1.0317, 0.0687),
+    "cauchy_": (lambda x: ((torch.empty_like(x).cauchy_(1, 2) - 1) / 2).atan(), 0.0, 0.8225),
+    "log_normal_ as usual": (lambda x: torch.empty_like(x).log_normal_().log(), 1.0, 4.0),
+    "cauchy_ as usual": (lambda x: torch.empty_like(x).cauchy_().atan(), 0.0, 0.8225),
+    "geometric_": (lambda x: torch.empty_like(x).geometric_(0.5), 2.0, 2.0),
     "randint": (lambda x: torch.randint(2, 6, (300, 100)), 3.5, 1.25),
     "randint_like": (lambda x: torch.randint_like(x, 4), 1.5, 1.25),
 }
@@ -343,6 +349,14 @@ def test_programs_draw(name: str) -> None:
         assert abs(float(own.double().mean()) - mean) < 0.05
         assert abs(float(own.double().var()) - variance) < 0.1 * max(variance, 1)
     assert not pb.torch.report().fallbacks
+
+
+def test_trials_are_one_at_the_least() -> None:
+    """Whole numbers, of the type; what always succeeds does so at once."""
+    trials = compiled(lambda x: (x.clone().geometric_(0.9), x.clone().geometric_(1 - 1e-9)))
+    drawn, sure = trials(torch.zeros(200, 50, dtype=torch.int64))
+    assert drawn.dtype == torch.int64 and int(drawn.min()) == 1 and int(drawn.max()) > 2
+    assert torch.equal(sure, torch.ones_like(sure)) and not pb.torch.report().fallbacks
 
 
 def checkpointed(x: Any) -> Any:

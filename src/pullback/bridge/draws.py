@@ -7,6 +7,7 @@ A seed is 8 bytes, so what is drawn forward is drawn again backward instead of k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -179,6 +180,46 @@ def _exponential(write: _Writer, node: Node) -> Node:
     return write(aten.mul.Scalar, late, -1 / by)
 
 
+def _given(node: Node, *usual: float) -> list[Any]:
+    """The arguments behind the first; those that are not given are as usual."""
+    given = list(node.args[1:])
+    return [*given, *usual[len(given) :]]
+
+
+def _log_normal(write: _Writer, node: Node) -> Node:
+    """``exp(mean + deviation n)``"""
+    mean, deviation = _given(node, 1.0, 2.0)
+    unit = write.drawn(NORMAL, node.args[0], _kind(node))
+    around = write(aten.add.Scalar, write(aten.mul.Scalar, unit, deviation), mean)
+    return write(aten.exp.default, around)
+
+
+def _cauchy(write: _Writer, node: Node) -> Node:
+    """``median + sigma tan(pi (u - 1/2))``"""
+    median, sigma = _given(node, 0.0, 1.0)
+    unit = write.drawn(UNIFORM, node.args[0], _kind(node))
+    turn = write(aten.mul.Scalar, write(aten.sub.Scalar, unit, 0.5), math.pi)
+    wide = write(aten.mul.Scalar, write(aten.tan.default, turn), sigma)
+    return write(aten.add.Scalar, wide, median)
+
+
+def _geometric(write: _Writer, node: Node) -> Node:
+    """``max(1, ceil(log(1 - u) / log(1 - p)))``: the trials until the first that succeeds."""
+    x, p = node.args
+    unit = write.drawn(UNIFORM, x, torch.float32)
+    late = write(aten.log1p.default, write(aten.neg.default, unit))
+    trials = write(aten.mul.Scalar, late, 1 / math.log1p(-p) if p < 1 else 0.0)
+    first = write(aten.clamp.default, write(aten.ceil.default, trials), 1)
+    return write(aten._to_copy.default, first, dtype=_kind(node))
+
+
+def _of_numbers(write: _Writer, node: Node) -> Node:
+    """``normal(mean, deviation, shape)``"""
+    mean, deviation, shape = node.args
+    unit = write.drawn(NORMAL, shape, _kind(node))
+    return write(aten.add.Scalar, write(aten.mul.Scalar, unit, deviation), mean)
+
+
 def _rectified(write: _Writer, node: Node) -> list[Node]:
     """``rrelu(x)``: the products, and by what each element is multiplied: 1 where positive."""
     x, by, low, high, train = (*node.args, *(1 / 8, 1 / 3, False)[len(node.args) - 2 :])[:5]
@@ -216,7 +257,11 @@ WAYS: dict[Any, Callable[[_Writer, Node], Any]] = {
     aten.normal.Tensor_float: _around,
     aten.normal.float_Tensor: _around,
     aten.normal.Tensor_Tensor: _around,
+    aten.normal.float_float: _of_numbers,
     aten.exponential.default: _exponential,
+    aten.log_normal.default: _log_normal,
+    aten.cauchy.default: _cauchy,
+    aten.geometric.default: _geometric,
     aten.rrelu_with_noise_functional.default: _rectified,
     aten.randint.default: _whole,
     aten.randint.low: _whole,

@@ -30,6 +30,7 @@ MODULES = [
     "pullback.array_api.linalg",
     "pullback.fft",
     "pullback.linalg",
+    "pullback.models",
     "pullback.nn",
     "pullback.nn.functional",
     "pullback.nn.init",

@@ -20,7 +20,15 @@ LISTS = {
 
 
 class Bert(nn.Module):
-    """``x = norm(x + attention x); x = norm(x + out(act(wide x)))`` of tokens ``[b, t]``"""
+    """``x = norm(x + attention x); x = norm(x + out(act(wide x)))`` of tokens ``[b, t]``
+
+    Example:
+        >>> try:
+        ...     pb.models.load_bert("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
+    """
 
     def __init__(self, folder: Folder) -> None:
         super().__init__()
@@ -111,6 +119,13 @@ def load_bert(path: str | os.PathLike[str]) -> Bert:
     """A BERT of a folder with `config.json` and safetensors, ready to run, float32.
 
     Raises: StateError, UnsupportedError where the folder does not hold one (E586).
+
+    Example:
+        >>> try:
+        ...     pb.models.load_bert("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
     """
     folder = Folder(path, "bert")
     return Bert(folder).load(folder).eval()

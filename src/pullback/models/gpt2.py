@@ -22,7 +22,15 @@ TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # stored as input
 
 
 class GPT2(nn.Module):
-    """``x += attention(ln_1 x); x += mlp(ln_2 x)``; tokens ``[b, t]`` to ``[b, t, words]``"""
+    """``x += attention(ln_1 x); x += mlp(ln_2 x)``; tokens ``[b, t]`` to ``[b, t, words]``
+
+    Example:
+        >>> try:
+        ...     pb.models.load_gpt2("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
+    """
 
     def __init__(self, folder: Folder) -> None:
         super().__init__()
@@ -90,6 +98,13 @@ def load_gpt2(path: str | os.PathLike[str]) -> GPT2:
     """GPT-2 of a folder with `config.json` and safetensors, ready to run, float32.
 
     Raises: StateError, UnsupportedError where the folder does not hold one (E586).
+
+    Example:
+        >>> try:
+        ...     pb.models.load_gpt2("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
     """
     folder = Folder(path, "gpt2")
     return GPT2(folder).load(folder).eval()

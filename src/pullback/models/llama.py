@@ -18,7 +18,15 @@ from pullback.models.parts import ACTIVATIONS, Scope, attention, parted
 
 
 class Llama(nn.Module):
-    """``x += attention(norm x); x += down(act(gate n) up n)``; scores ``[b, t, words]``"""
+    """``x += attention(norm x); x += down(act(gate n) up n)``; scores ``[b, t, words]``
+
+    Example:
+        >>> try:
+        ...     pb.models.load_llama("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
+    """
 
     def __init__(self, folder: Folder) -> None:
         super().__init__()
@@ -141,6 +149,13 @@ def load_llama(path: str | os.PathLike[str]) -> Llama:
     """A Llama of a folder with `config.json` and safetensors, ready to run, float32.
 
     Raises: StateError, UnsupportedError where the folder does not hold one (E586).
+
+    Example:
+        >>> try:
+        ...     pb.models.load_llama("no folder")
+        ... except RuntimeError as error:
+        ...     print(error.code)
+        E586
     """
     folder = Folder(path, "llama")
     return Llama(folder).load(folder).eval()

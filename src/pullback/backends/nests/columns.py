@@ -23,7 +23,24 @@ def columns(kernel: Kernel, target: Target) -> Choices:
     """The columns of every sum of products that may have others: those of the lowest price.
 
     Each way is priced of a kernel of the stage alone, but for those that take more at the least.
+    What stages would have alone is for the price of the whole kernel to confirm: bounds of loops
+    that another stage decides are seen there only (causal attention of 905 positions, gradients by
+    keys and values: 15.5 ms with the columns of stages alone, 9.0 with those of the least).
     """
+    best = _alone(kernel, target)
+    several = best and len(kernel.stages) > 1
+    if several and _whole(kernel, target, {}) < _whole(kernel, target, best):
+        return ()
+    return choices_of(best)
+
+
+def _whole(kernel: Kernel, target: Target, given: dict[str, int]) -> float:
+    """Nanoseconds of `kernel` with these columns, others as they are without a price."""
+    return price(kernel, scheduled(kernel, target, choices_of(given)), target, ROUGH).ns
+
+
+def _alone(kernel: Kernel, target: Target) -> dict[str, int]:
+    """The columns of the lowest price of each stage alone."""
     best: dict[str, int] = {}
     for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
         seen = ways(stage, target)
@@ -38,7 +55,7 @@ def columns(kernel: Kernel, target: Target) -> Choices:
             ns = price(one, scheduled(one, target, choices_of(given)), target, ROUGH).ns
             if ns < least:
                 least, best[f"column.{number}"] = ns, way.column
-    return choices_of(best)
+    return best
 
 
 def apart(kernel: Kernel, stage: Stage, seen: Iterable[Product]) -> Kernel:

@@ -16,6 +16,7 @@ from pullback.backends.host.processor import named_target
 from pullback.backends.nests.columns import apart, columns
 from pullback.backends.nests.price import price
 from pullback.ir import expr as E
+from pullback.ir.dtype import bfloat16, float32
 from pullback.ir.graph import define, read
 from pullback.ir.kernel import Kernel
 from pullback.lower.whole import scheduled
@@ -56,6 +57,27 @@ def test_columns_of_stages_alone_are_confirmed_by_the_whole_kernel() -> None:
             price(one, scheduled(one, TARGET, c), TARGET).ns for c in (columns(one, TARGET), ())
         )
         assert given <= plain, f"{one.name}: got {given:.0f} ns, {plain:.0f} without a choice"
+
+
+def test_a_word_is_one_multiply_add() -> None:
+    """bfloat16: words of 131 terms 4.9 us, priced 14 where each part was an instruction."""
+    target = replace(TARGET, dots=("bfloat16",))
+
+    def wide(e: E.Expr) -> E.Expr:
+        return E.Cast(e, float32)
+
+    x, w = variable("x", 40, 131, kind=bfloat16), variable("w", 131, 169, kind=bfloat16)
+    z = define(
+        "z", (40, 169), lambda i, j, k: E.Mul(wide(read(x, i, k)), wide(read(w, k, j))), over=(131,)
+    )
+    last = define("y", (40, 169), lambda i, j: E.Cast(read(z, i, j), bfloat16))
+    y = variable("y", 40, 169, kind=bfloat16)
+    one = kernel((), stage(z, ()), stage(last, (), y))
+    plain, words = (
+        price(one, scheduled(one, on, (("column.0", 1),)), on).ns for on in (TARGET, target)
+    )
+    assert words < plain, f"{words:.0f} ns in words, {plain:.0f} without"
+    assert dict(columns(one, target)).get("column.0", 1) == 1
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(97, 285, 202), (285, 97, 202), (16, 512, 23)])

@@ -23,6 +23,7 @@ from pullback.backends.nests.analysis import (
     substitute,
 )
 from pullback.backends.nests.sizes import array_bytes
+from pullback.backends.nests.words import dot_of
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (
@@ -294,7 +295,7 @@ class Function:
 
     def _dot(self, stmt: For, frame: Frame) -> bool:
         """Whether a loop over the elements of a word is one instruction, then written here."""
-        dot = dots.found(stmt, self.facts, self.target)
+        dot = dot_of(stmt, self.facts, self.target)
         if dot is None or self.reductions is None:
             return False
         register, indices = dot.combine.register, dot.combine.indices

@@ -16,6 +16,7 @@ from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
 from pullback.ir.target import Target
 from pullback.machine.machine import LINE, Machine
+from pullback.schedule.contraction import WORD
 
 NAMES: Mapping[type[Expr], str] = {
     E.Exp: "exp",
@@ -215,6 +216,20 @@ class Reader:
             ports.shuffle += count * parts * 2 * self.scaled("shuffle")
         else:
             ports.load += count * lane.count * self.unit("gather")
+
+    def word(
+        self, ports: Ports, side: Load | E.Const, written: Mapping[Var, int], lane: Lane
+    ) -> None:
+        """A word of a sum of products, for each lane or one for all."""
+        if isinstance(side, E.Const):
+            return
+        self.address(ports, side.offset, written, lane, set())
+        count = self.times(side, written, lane)
+        if not lane.varying.of(side):
+            ports.load += count * self.unit("load")
+            return
+        parts = max(1, ceil(lane.count * WORD / self.target.vector))
+        ports.load += count * parts * self.scaled("load")
 
     def repeats(self, offset: Expr, lane: Lane) -> bool:
         """Whether lanes differ by quotients and remainders alone, which are whole short vectors."""

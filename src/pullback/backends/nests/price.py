@@ -14,6 +14,7 @@ from math import ceil
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
 from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader
 from pullback.backends.nests.reuse import Access, Level, cycled, missed, spanned, stepped
+from pullback.backends.nests.words import dot_of
 from pullback.cost.price import Price, together
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
@@ -182,6 +183,11 @@ class _Walk:
         for kid in s.value.children if fused else (s.value,):
             assert isinstance(kid, Expr)
             reader.value(ports, kid, written, lane, seen)
+        self.added(s, fused, region, place)
+
+    def added(self, s: Combine, fused: bool, region: _Region, place: _Place) -> None:
+        """The instruction that adds to a sum, its factors in registers."""
+        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         count, apart = 1.0, 1.0
         own = reader.variables(s.value)
         held = frozenset().union(*(reader.variables(i) for i in s.indices))
@@ -201,6 +207,17 @@ class _Walk:
             wait = reader.unit("chain_multiply_add" if fused else "chain")
             before = ports.chains.get(s.register, 0.0)
             ports.chains[s.register] = before + count / apart * wait
+
+    def dot(self, s: For, region: _Region, place: _Place, inner: _Place) -> bool:
+        """Whether a loop over the elements of a word is one instruction, then priced here."""
+        dot, lane = dot_of(s, self.facts, self.target), place.lane
+        if dot is None or lane is None or not self.per_lane(dot.combine, lane):
+            return False
+        self.read(dot.combine.value, region, inner)
+        for side in (dot.first, dot.second):
+            self.reader.word(region.ports, side, dict(place.written), lane)
+        self.added(dot.combine, True, region, place)
+        return True
 
     def deep(self, ports: Ports, value: Expr, lane: Lane | None, into: Register | None) -> None:
         """How long a value takes alone: what the processor sees ahead hides it, or not."""
@@ -278,7 +295,9 @@ class _Walk:
             level = Level(turns)
             self.bind(s, lo + (turns - 1) * s.step / 2, level, turns)
             written = (*place.written, (s.var, int(turns)))
-            self.block(s.body, region, replace(place, path=(*place.path, level), written=written))
+            inner = replace(place, path=(*place.path, level), written=written)
+            if place.lane is None or not self.dot(s, region, place, inner):
+                self.block(s.body, region, inner)
             return
         if turns == 1:
             self.bind(s, lo, None, 1.0)

@@ -370,6 +370,26 @@ def test_two_threads_get_equal_work() -> None:
     assert (plan.tasks, plan.tile) == (2, (17,))
 
 
+@pytest.mark.parametrize(
+    ("tiles", "tasks"), [(10, 10), (28, 14), (16, 8), (18, 8), (2, 2), (99, 8)]
+)
+def test_tasks_have_as_many_tiles_each(tiles: int, tasks: int) -> None:
+    """Two threads take ten tiles of ten tasks five and five, of eight tasks six and four."""
+    x, y = variable("x", tiles, 4096), variable("y", tiles, 4096)
+    z = define("z", (tiles, 4096), lambda i, j: F.tanh(read(x, i, j)))
+    made = schedule_with(kernel((tiles,), stage(z, (0,), y)), HOST, (1,), 8)
+    assert made.tasks == tasks
+
+
+def test_more_tasks_share_no_sums() -> None:
+    """Partial sums are added in the order of tasks, of which there are few."""
+    x, y = variable("x", 10, 4096), variable("y", 4096)
+    z = define("z", (4096,), lambda j, i: F.tanh(read(x, i, j)), over=(10,))
+    one = kernel((10,), stage(z, (1,), y))
+    assert one.stages[0].partial
+    assert schedule_with(one, HOST, (1,), 8).tasks == 8
+
+
 def test_what_all_tiles_share_does_not_make_them_narrow() -> None:
     """Half a megabyte of scratch of each head, whatever the tile: columns still go by vectors."""
     heads, rows, wide = 6, 384, 64

@@ -112,8 +112,19 @@ class _Plan:
         body = tuple(s if s.product is None else replace(s, terms=way.terms or None) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
         tasks, split = deal(kernel, tile, way.tasks)
+        tasks = self._even(tasks, prod(tile_counts(kernel, tile)[:split]))
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
+
+    def _even(self, tasks: int, tiles: int) -> int:
+        """A few more tasks where all have as many tiles: of 10 tiles 8 tasks keep two threads busy
+        for 6 (a depthwise convolution of 14 x 14: 121 us, by 10 tasks 80), 28 for 16.
+        """
+        alone = any(s.partial or isinstance(s.form, Accumulate) for s in self.kernel.stages)
+        most = tasks if alone else 2 * tasks - 1
+        most = _packing_tasks(self.kernel, self.body, most, self.model.target)
+        even = (n for n in range(tasks, most + 1) if n == tiles or tiles % n == n % 2 == 0)
+        return next(even, tasks)
 
     def chosen(self, best: Schedule, order: Ints, given: Numbers) -> Schedule:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from time import perf_counter
 
 import pytest
@@ -25,6 +26,7 @@ from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.contraction import products, recognise, register_tile
 from pullback.schedule.cost import Model, most_tasks, task_count
 from pullback.schedule.schedule import Place, Way
+from pullback.schedule.slots import tile_counts
 
 T, X, Y = Var("t", 0, 3), Var("x", 0, 7), Var("y", 0, 4)
 RANGES = {v: range(v.lo, v.hi + 1) for v in (T, X, Y)}
@@ -370,24 +372,29 @@ def test_two_threads_get_equal_work() -> None:
     assert (plan.tasks, plan.tile) == (2, (17,))
 
 
-@pytest.mark.parametrize(
-    ("tiles", "tasks"), [(10, 10), (28, 14), (16, 8), (18, 8), (2, 2), (99, 8)]
-)
-def test_tasks_have_as_many_tiles_each(tiles: int, tasks: int) -> None:
-    """Two threads take ten tiles of ten tasks five and five, of eight tasks six and four."""
-    x, y = variable("x", tiles, 4096), variable("y", tiles, 4096)
-    z = define("z", (tiles, 4096), lambda i, j: F.tanh(read(x, i, j)))
-    made = schedule_with(kernel((tiles,), stage(z, (0,), y)), HOST, (1,), 8)
-    assert made.tasks == tasks
+@pytest.mark.parametrize(("channels", "side", "tasks"), [(160, 14, 10), (40, 56, 10), (128, 14, 8)])
+def test_tasks_have_as_many_tiles_each(channels: int, side: int, tasks: int) -> None:
+    """Depthwise 7 x 7: two threads take ten tiles of ten tasks five and five, of eight 6 and 4."""
+    x, w = variable("x", 2, channels, side + 6, side + 6), variable("w", channels, 7, 7)
+    z = define(
+        "z", (2, channels, side, side),
+        lambda n, c, i, j, p, q: E.Mul(read(x, n, c, E.Add(i, p), E.Add(j, q)), read(w, c, p, q)),
+        over=(7, 7),
+    )  # fmt: skip
+    y = variable("y", 2, channels, side, side)
+    one = kernel((2, channels), stage(z, (0, 1), y))
+    plan = choose(one, HOST)
+    tiles = prod(tile_counts(one, plan.tile))
+    assert (plan.tasks, tiles % plan.tasks) == (tasks, 0), f"tiles of {plan.tile}: {tiles}"
 
 
-def test_more_tasks_share_no_sums() -> None:
-    """Partial sums are added in the order of tasks, of which there are few."""
-    x, y = variable("x", 10, 4096), variable("y", 4096)
-    z = define("z", (4096,), lambda j, i: F.tanh(read(x, i, j)), over=(10,))
-    one = kernel((10,), stage(z, (1,), y))
-    assert one.stages[0].partial
-    assert schedule_with(one, HOST, (1,), 8).tasks == 8
+def test_partial_sums_are_of_few_tasks() -> None:
+    """They are added in the order of tasks: 6 tiles by 4 tasks, not by 6."""
+    x, total = variable("x", 48, 4096), variable("total", 4096)
+    s = define("s", (4096,), lambda j, i: F.tanh(read(x, i, j)), over=(48,))
+    one = kernel((48,), stage(s, (1,), total))
+    plan = choose(one, HOST)
+    assert (plan.tasks, prod(tile_counts(one, plan.tile))) == (4, 6)
 
 
 def test_what_all_tiles_share_does_not_make_them_narrow() -> None:

@@ -69,8 +69,20 @@ def _modelled(plan: _Plan) -> Schedule:
     tasks = min(tasks, _whole_vectors(kernel, plan.body, target))
     if all(_filling(kernel.stages[s.lead], target) for s in plan.body):
         tasks = 1
-    tile = choose_tile(plan.fit(tasks))
-    return plan.schedule(min((Tiling(tile, tasks), *plan.blocks), key=plan.ns))
+    way = min((Tiling(choose_tile(plan.fit(tasks)), tasks), *plan.blocks), key=plan.ns)
+    return plan.schedule(replace(way, tasks=_even(plan, way)))
+
+
+def _even(plan: _Plan, way: Tiling) -> int:
+    """A few more tasks where all have as many tiles: of 10 tiles 8 tasks keep two threads busy for
+    6 (a depthwise convolution of 14 x 14: 121 us, by 10 tasks 80), of 28 for 16.
+    """
+    kernel, tasks = plan.kernel, way.tasks
+    tiles = prod(tile_counts(kernel, way.tile))
+    alone = any(s.partial or isinstance(s.form, Accumulate) for s in kernel.stages)
+    most = _packing_tasks(kernel, plan.body, 2 * tasks - 1, plan.model.target)
+    even = (n for n in range(tasks, tasks if alone else most + 1) if tiles % n == n % 2 == 0)
+    return next(even, tasks)
 
 
 @frozen
@@ -112,19 +124,8 @@ class _Plan:
         body = tuple(s if s.product is None else replace(s, terms=way.terms or None) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
         tasks, split = deal(kernel, tile, way.tasks)
-        tasks = self._even(tasks, prod(tile_counts(kernel, tile)[:split]))
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
-
-    def _even(self, tasks: int, tiles: int) -> int:
-        """A few more tasks where all have as many tiles: of 10 tiles 8 tasks keep two threads busy
-        for 6 (a depthwise convolution of 14 x 14: 121 us, by 10 tasks 80), 28 for 16.
-        """
-        alone = any(s.partial or isinstance(s.form, Accumulate) for s in self.kernel.stages)
-        most = tasks if alone else 2 * tasks - 1
-        most = _packing_tasks(self.kernel, self.body, most, self.model.target)
-        even = (n for n in range(tasks, most + 1) if n == tiles or tiles % n == n % 2 == 0)
-        return next(even, tasks)
 
     def chosen(self, best: Schedule, order: Ints, given: Numbers) -> Schedule:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""

@@ -295,9 +295,9 @@ class _Walk:
             level = Level(turns)
             self.bind(s, lo + (turns - 1) * s.step / 2, level, turns)
             written = (*place.written, (s.var, int(turns)))
-            inner = replace(place, path=(*place.path, level), written=written)
-            if place.lane is None or not self.dot(s, region, place, inner):
-                self.block(s.body, region, inner)
+            apart = replace(place, path=(*place.path, level), written=written)
+            if place.lane is None or not self.dot(s, region, place, apart):
+                self.block(s.body, region, apart)
             return
         if turns == 1:
             self.bind(s, lo, None, 1.0)

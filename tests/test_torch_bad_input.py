@@ -178,10 +178,3 @@ def test_another_pytorch(name: str, error: Exception, monkeypatch: pytest.Monkey
 def test_names_that_there_are_not() -> None:
     with pytest.raises(AttributeError):
         pb.torch.no_such_name  # noqa: B018
-
-
-def test_a_symbolic_axis_that_is_not_the_first_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"only first axes can be symbolic \[E529\]"):
-        pb.torch.op(
-            lambda x: pb.sin(x), name="mine::second_axis", dynamic={"x": (None, pb.dim("n", 1, 9))}
-        )

@@ -64,7 +64,7 @@ class Operator:
         self.namespace = namespace
         self.dispatched = dispatched
         self.options = options
-        every = (None,) * len(function.signature.parameters)
+        every: Dims = ({},) * len(function.signature.parameters)
         self.programs = Programs(function, defaults, options, dims or (lambda: every))
         self.residuals = Residuals(self.programs, options) if keeps else None
         self.derived: dict[str, Operator] = {}
@@ -115,7 +115,7 @@ class Operator:
     def pullback(self) -> Operator:
         """``dx, .. = f_vjp(dy, .., x, .., wanted)``"""
         own = self.programs
-        return self._derive(self.function.pullback(), lambda: (*own.leads, *own.dims(), None))
+        return self._derive(self.function.pullback(), lambda: (*own.leads, *own.dims(), {}))
 
     def pushforward(self) -> Operator:
         """``dy, .. = f_jvp(dx, .., x, ..)``"""

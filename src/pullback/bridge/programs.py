@@ -1,7 +1,8 @@
 """The compiled programs of an operator: tensors of PyTorch in, tensors of PyTorch out.
 
 A call is a look-up by how its arguments lie in memory, and one row of addresses: programs read
-strided tensors where they are and write into new ones. Nothing is copied.
+strided tensors where they are and write into new ones. Nothing is copied, but where a symbolic axis
+lies behind another (`lying.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from pullback.backends.host.system import array_at
 from pullback.bridge.derived import Derived
 from pullback.bridge.layout import apart, memory, placed
+from pullback.bridge.lying import Axes, Lying, actual, led, out, room
 from pullback.bridge.record import RECORD
 from pullback.config import Options
 from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
@@ -29,14 +31,15 @@ from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.face.tree import flatten
-from pullback.tensor.library.ops import broadcast_to, permute_dims, reshape
+from pullback.tensor.library.ops import permute_dims, reshape
 from pullback.tensor.record.trace import Trace, current, settled, tracing
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.program import Jit
 
 Outline = list[tuple[tuple[Any, ...], Any]]
 """Shape and PyTorch type of each result."""
-Dims = Sequence[Dim | None]
+Dims = Sequence[Axes]
+"""The symbolic axes of arguments, by place."""
 Sizes = Mapping[Dim, int]
 Symbols = dict[str, tuple[Dim, Any]]
 """Symbolic sizes by what PyTorch calls them."""
@@ -55,28 +58,61 @@ _address = torch.Tensor.data_ptr
 class Ready:
     """A program with what a call needs: how to run it, what the results are like."""
 
-    __slots__ = ("_dims", "_plain", "_results", "_sizes", "_tensors", "entry", "go")
+    __slots__ = (
+        "_apart",
+        "_copied",
+        "_dense",
+        "_named",
+        "_plain",
+        "_results",
+        "_sizes",
+        "_tensors",
+        "entry",
+        "go",
+    )
 
-    def __init__(self, entry: Entry, tensors: Sequence[int], sizes: Sizes, count: int) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        tensors: Sequence[int],
+        count: int,
+        sizes: Sizes | None = None,
+        lying: Mapping[int, Lying] | None = None,
+    ) -> None:
         self.entry = entry
         self._tensors = tensors
         self._plain = list(tensors) == list(range(count))  # each argument is a tensor
-        self._dims = sizes
-        named = {dim.name: size for dim, size in sizes.items()}
+        named = self._named = {dim.name: size for dim, size in (sizes or {}).items()}
         self._sizes = [named[name] for name in entry.executable.runner.sizes]
-        shapes = [[sizes[e] if isinstance(e, Dim) else e for e in v.shape] for v in entry.outputs]
         # one element each: an empty tensor like them is made fastest
         self._results = [
-            torch.empty((), dtype=KINDS[v.dtype]).expand(shape)
-            for v, shape in zip(entry.outputs, shapes, strict=True)
+            torch.empty((), dtype=KINDS[v.dtype]).expand(actual(v.shape, named))
+            for v in entry.outputs
         ]
         self.go: Callable[[list[int]], None] = entry.executable.runner.go or self._interpreted
+        self._dense = entry.executable.runner.go is None
+        places = lying or {}
+        self._copied = {n: lies for n, lies in places.items() if lies.copied or self._dense}
+        self._apart = bool(self._copied) or not all(led(v.shape) for v in entry.outputs)
 
     def run(self, args: Sequence[Any]) -> Any:
         """The results: new tensors, in row-major order."""
-        results = [_like(r, memory_format=_ROWS) for r in self._results]
-        self.fill(args, results)
+        if self._apart:
+            results = self._copying(args)
+        else:
+            results = [_like(r, memory_format=_ROWS) for r in self._results]
+            self.fill(args, results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _copying(self, args: Sequence[Any]) -> list[Any]:
+        """The results, of arguments and by way of memory that the program has for them."""
+        given = list(args)
+        for n, lies in self._copied.items():
+            given[n] = lies.passed(args[n], self._named, self._dense)
+        outputs = self.entry.outputs
+        rooms = [room(v.shape, KINDS[v.dtype], self._named, self._dense) for v in outputs]
+        self.fill(given, rooms)
+        return [out(r, v.shape, self._named) for r, v in zip(rooms, outputs, strict=True)]
 
     def fill(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         """The results, into tensors that are as they will be."""
@@ -96,7 +132,7 @@ class Ready:
         """Run where the program wants arrays: on the reference backend."""
         state = self.entry.executable.program.state
         pairs = zip(state, given, strict=True)
-        self.entry.executable.run({v: _array(v, at, self._dims) for v, at in pairs})
+        self.entry.executable.run({v: array(v, at, self._named) for v, at in pairs})
 
 
 _ROWS = torch.contiguous_format
@@ -111,9 +147,9 @@ def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedE
 class Programs:
     """Programs by types, shapes, strides and static arguments; `defaults` by place.
 
-    `dims`: by place, the symbolic extent of a tensor's first axis. One program then serves all
-    sizes, as memory is the same but for its end. `leads`: those of the results. `writes`: results
-    that are written into the memory of an argument, which they fill, and by which place.
+    `dims`: the symbolic axes of tensors, for all sizes of which one program serves; `leads`: those
+    of the results. `writes`: results that are written into the memory of an argument, which they
+    fill, and by which place.
     """
 
     def __init__(
@@ -126,7 +162,7 @@ class Programs:
     ) -> None:
         self.function = function
         self.dims = dims
-        self.leads: Dims = (None,) * function.signature.outputs
+        self.leads: Dims = ({},) * function.signature.outputs
         self.jit = Jit(over_memory(function, writes or {}), options=options)
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
@@ -152,70 +188,57 @@ class Programs:
 
     def _found(self, key: Any, args: Sequence[Any]) -> Ready:
         with self.jit.lock:
-            places = self.opened(args)
-            sizes = {dim: args[n].shape[0] for n, dim in places.items()}
-            whole = tuple(
-                [
-                    (k[0], places[n], *k[1][1:], k[2][args[n].is_contiguous() :])
-                    if n in places
-                    else k
-                    for n, k in enumerate(key)
-                ]
-            )
+            opened = self.opened(args)
+            lying = {n: Lying.of(args[n], axes) for n, axes in opened.items()}
+            sizes = {dim: args[n].shape[a] for n, axes in opened.items() for a, dim in axes.items()}
+            whole = tuple([(k[0], lying[n]) if n in lying else k for n, k in enumerate(key)])
             known = self._all.setdefault(whole, [])
             entry = next((e for e in known if e.fits()), None)
             if entry is None:
-                entry = self._compiled(args, places)
+                entry = self._compiled(args, lying)
                 known.append(entry)
             tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-            ready = self._known[key] = Ready(entry, tensors, sizes, len(args))
+            ready = self._known[key] = Ready(entry, tensors, len(args), sizes, lying)
             return ready
 
-    def opened(self, args: Sequence[Any]) -> dict[int, Dim]:
-        """The tensors whose first axis is symbolic.
-
-        Their rows lie one after the other, or are all the same one; what shares an extent has one
-        size, within its bounds. Else all that share it have sizes of their own.
+    def opened(self, args: Sequence[Any]) -> dict[int, Axes]:
+        """The tensors that have symbolic axes: what shares an extent has one size, within its
+        bounds. Else all that share it have sizes of their own.
         """
         symbolic = {
-            n: dim
-            for n, (dim, a) in enumerate(zip(self.dims(), args, strict=True))
-            if dim is not None and isinstance(a, _Given)
+            n: {axis % a.ndim: dim for axis, dim in axes.items() if -a.ndim <= axis < a.ndim}
+            for n, (axes, a) in enumerate(zip(self.dims(), args, strict=True))
+            if isinstance(a, _Given) and axes
         }
         sizes: dict[Dim, set[int]] = {}
-        for n, dim in symbolic.items():
-            a = args[n]
-            fits = a.ndim and (a.is_contiguous() or a.stride(0) == 0)
-            size = a.shape[0] if fits else 0
-            sizes.setdefault(dim, set()).add(size)
+        for n, axes in symbolic.items():
+            for axis, dim in axes.items():
+                sizes.setdefault(dim, set()).add(args[n].shape[axis])
         good = {d for d, own in sizes.items() if len(own) == 1 and d.lo <= min(own) <= d.hi}
-        return {n: dim for n, dim in symbolic.items() if dim in good}
+        fitting = {
+            n: {axis: dim for axis, dim in axes.items() if dim in good}
+            for n, axes in symbolic.items()
+        }
+        return {n: axes for n, axes in fitting.items() if axes}
 
-    def _compiled(self, args: Sequence[Any], places: Mapping[int, Dim]) -> Entry:
+    def _compiled(self, args: Sequence[Any], lying: Mapping[int, Lying]) -> Entry:
         """Raises: UnsupportedError for a function that does more than give results."""
         tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-        lies = [(tuple(args[n].shape), tuple(args[n].stride())) for n in tensors]
-        boxes: list[tuple[Extent, ...]] = [memory(*place) for place in lies]
-        lying: dict[int, Any] = dict(zip(tensors, lies, strict=True))
-        for n, dim in places.items():
-            shape, strides = lying.pop(n)
-            boxes[tensors.index(n)] = (dim, *shape[1:])
-            if not args[n].is_contiguous():
-                boxes[tensors.index(n)] = memory(shape[1:], strides[1:])
-                lying[n] = (dim, *shape[1:]), strides
+        places = {n: (tuple(args[n].shape), tuple(args[n].stride())) for n in tensors}
+        layouts = [lying.get(n, places.get(n)) for n in range(len(args))]
+        boxes = [lying[n].box if n in lying else memory(*places[n]) for n in tensors]
         kinds = [kind_of(args[n]) for n in tensors]
         whole = list(args)
         for n, box, kind in zip(tensors, boxes, kinds, strict=True):
             whole[n] = Tensor(Variable(self.function.signature.parameters[n].name, box, kind))
-        layouts = tuple([lying.get(n) for n in range(len(args))])
-        given = flatten(((layouts, *whole), {}))
+        given = flatten(((tuple(layouts), *whole), {}))
         entry = self.jit.trace(given, boxes)
         RECORD.compiled(entry.executable)
         self.jit.last = entry
         self._refuse(entry)
-        if places:
-            firsts = [v.shape[0] if v.shape else None for v in entry.outputs]
-            self.leads = tuple([e if isinstance(e, Dim) else None for e in firsts])
+        if lying:
+            shapes = [enumerate(v.shape) for v in entry.outputs]
+            self.leads = [{a: e for a, e in shape if isinstance(e, Dim)} for shape in shapes]
         return entry
 
     def _refuse(self, entry: Entry) -> None:
@@ -279,7 +302,7 @@ def over_memory(function: Derived, writes: Mapping[int, int]) -> Callable[..., A
 
     def traced(layouts: Sequence[Any], *args: Any) -> Any:
         pairs = zip(args, layouts, strict=True)
-        whole = [a if lies is None else _laid(a.value, *lies) for a, lies in pairs]
+        whole = [a if lies is None else _laid(a.value, lies) for a, lies in pairs]
         results = function.call(*whole)
         for n, place in writes.items():
             assign(args[place], results[n], layouts[place])
@@ -308,12 +331,9 @@ def _others(axes: Sequence[int], rank: int) -> list[int]:
     return [n for n in range(rank) if n not in axes]
 
 
-def _laid(value: Value, shape: Sequence[Any], strides: Sequence[int]) -> Tensor:
-    """A tensor in its memory; of a symbolic first axis there is one row."""
-    if shape and isinstance(shape[0], Dim):
-        row = Tensor(placed(value, tuple(shape[1:]), tuple(strides[1:])))
-        return broadcast_to(row, tuple(shape))
-    return Tensor(placed(value, tuple(shape), tuple(strides)))
+def _laid(value: Value, lies: Any) -> Tensor:
+    """A tensor in its memory."""
+    return Tensor(lies.view(value) if isinstance(lies, Lying) else placed(value, *lies))
 
 
 def caller() -> Origin:
@@ -363,7 +383,6 @@ def _extent(size: Any, kept: Symbols, number: Callable[[Any], int]) -> Extent:
     return kept[str(size)][0] if str(size) in kept else number(size)
 
 
-def _array(variable: Variable, at: int, sizes: Sizes) -> np.ndarray[Any, Any]:
+def array(variable: Variable, at: int, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
     """An array over the memory of a tensor."""
-    shape = tuple([sizes[e] if isinstance(e, Dim) else e for e in variable.shape])
-    return array_at(at, shape, variable.dtype.numpy)
+    return array_at(at, tuple(actual(variable.shape, sizes)), variable.dtype.numpy)

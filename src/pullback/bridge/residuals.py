@@ -17,13 +17,14 @@ import torch
 
 from pullback.backends.host.processor import chosen_target
 from pullback.bridge.derived import Derived, Tensors
+from pullback.bridge.lying import Axes
 from pullback.bridge.programs import Dims, Programs, kind_of, static
 from pullback.bridge.signature import MAYBE, Parameter, Signature
 from pullback.config import Options
 from pullback.cost.facts import is_view, size_bytes
 from pullback.errors import PullbackError
 from pullback.fuse.entry import group
-from pullback.ir.expr import Dim
+from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Map, Value, Variable, topological
 from pullback.ir.target import Target
 from pullback.tensor.derive.modes import vjp
@@ -151,7 +152,7 @@ class Residuals:
         self._count = function.signature.outputs
         plain = Signature((*function.signature.plain, *_MORE), self._count)
         forward = Derived(f"{function.name}_kept", plain, self._forward)
-        self.forward = Programs(forward, {}, options, lambda: (*own.dims(), None, None))
+        self.forward = Programs(forward, {}, options, lambda: (*own.dims(), {}, {}))
         self._backwards: dict[Any, Programs] = {}
         self._chosen: dict[Any, str] = {}
 
@@ -214,13 +215,13 @@ class Residuals:
         def dims() -> Dims:
             leads = dict(enumerate(self.forward.leads))
             extra = itertools.count(self._count)
-            kept = [leads.get(next(extra) if n is None else n) for n in places]
-            return (*[leads.get(n) for n in floats], *own.dims(), *kept, None, None)
+            kept = [leads.get(next(extra) if n is None else n, {}) for n in places]
+            return (*[leads.get(n, {}) for n in floats], *own.dims(), *kept, {}, {})
 
         name = f"{own.function.name}_back"
         return Programs(Derived(name, Signature(parameters), call), {}, self._options, dims)
 
-    def _choose(self, args: Sequence[Any], opened: Mapping[int, Dim], wanted: int) -> str:
+    def _choose(self, args: Sequence[Any], opened: Mapping[int, Axes], wanted: int) -> str:
         """Of a function that does more than compute tensors from tensors nothing is kept."""
         options = self._options or Options.from_environment()
         trace = Trace()
@@ -236,22 +237,23 @@ class Residuals:
             return NOTHING
 
 
-def _shapes(args: Sequence[Any], opened: Mapping[int, Dim]) -> list[Any]:
-    """Types and shapes, first axes as extents where they are open; static arguments."""
+def _shapes(args: Sequence[Any], opened: Mapping[int, Axes]) -> list[Any]:
+    """Types and shapes, with extents for open axes; static arguments."""
     return [
-        (a.dtype, opened.get(n), a.shape[n in opened :])
-        if isinstance(a, torch.Tensor)
-        else static(a)
+        (a.dtype, _shape(a, opened.get(n, {}))) if isinstance(a, torch.Tensor) else static(a)
         for n, a in enumerate(args)
     ]
 
 
-def _fresh(trace: Trace, args: Sequence[Any], opened: Mapping[int, Dim]) -> list[Any]:
+def _shape(tensor: torch.Tensor, axes: Axes) -> tuple[Extent, ...]:
+    return tuple([axes.get(n, size) for n, size in enumerate(tensor.shape)])
+
+
+def _fresh(trace: Trace, args: Sequence[Any], opened: Mapping[int, Axes]) -> list[Any]:
     """Arguments that are variables of a trace."""
     whole = list(args)
     for n, a in enumerate(args):
         if isinstance(a, torch.Tensor):
-            first = (opened[n],) if n in opened else ()
-            shape = (*first, *a.shape[len(first) :])
+            shape = _shape(a, opened.get(n, {}))
             whole[n] = Tensor(trace.fresh("argument", shape, kind_of(a)))
     return whole

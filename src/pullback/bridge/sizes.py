@@ -13,17 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import sympy
 import torch
 from torch.fx import Node
 
-from pullback.backends.host.system import array_at
 from pullback.bridge import folds, grown
 from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
-from pullback.bridge.programs import KINDS, MOST, TYPES, kind_of, over_memory
+from pullback.bridge.lying import actual, led, out, room
+from pullback.bridge.programs import KINDS, MOST, TYPES, array, kind_of, over_memory
 from pullback.bridge.record import RECORD
 from pullback.bridge.signature import Parameter, Signature
 from pullback.config import Options
@@ -416,18 +415,18 @@ class Sizing:
         go = self.entry.executable.runner.go
         direct = go is None
         held = [self._passed(n, args[n], named, direct) for n in self._tensors]
-        made = [_room(v.shape, v.dtype, named, direct) for v in self.entry.outputs]
+        made = [room(v.shape, KINDS[v.dtype], named, direct) for v in self.entry.outputs]
         given = [t.data_ptr() for t in held] + [v.at for v in settled(self.entry.read)]
         given += [t.data_ptr() for t in made]
         if go is None:
             state = self.entry.executable.program.state
             pairs = zip(state, given, strict=True)
-            self.entry.executable.run({v: _array(v, at, named) for v, at in pairs})
+            self.entry.executable.run({v: array(v, at, named) for v, at in pairs})
         else:
             go([*given, *(named[name] for name in self.entry.executable.runner.sizes)])
         return tuple(
             [
-                _out(t, v.shape, named).view([_value(e, sizes) for e in shape])
+                out(t, v.shape, named).view([_value(e, sizes) for e in shape])
                 for t, v, shape in zip(made, self.entry.outputs, self._promised, strict=True)
             ]
         )
@@ -438,12 +437,12 @@ class Sizing:
         if shape is None:
             return tensor
         own = tensor.contiguous()
-        if direct or _led(shape):
+        if direct or led(shape):
             return own
-        room = torch.zeros([_upper(e) for e in shape], dtype=tensor.dtype)
-        actual = _actual(shape, sizes)
-        room[_part(actual)].copy_(own.view(actual))
-        return room
+        sized = actual(shape, sizes)
+        held = room(shape, tensor.dtype, sizes, direct)
+        held[tuple(map(slice, sized))].copy_(own.view(sized))
+        return held
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -462,41 +461,8 @@ def _told_by(args: Sequence[Any], source: Source) -> int:
     return size - more
 
 
-def _led(shape: Sequence[Extent]) -> bool:
-    """Whether rows lie the same whatever their number is."""
-    return not any(isinstance(e, Dim) for e in shape[1:])
-
-
-def _room(shape: Sequence[Extent], kind: Any, sizes: Mapping[str, int], direct: bool) -> Any:
-    """Memory for a result."""
-    own = _actual(shape, sizes) if direct or _led(shape) else [_upper(e) for e in shape]
-    return torch.empty(own, dtype=KINDS[kind])
-
-
-def _out(room: Any, shape: Sequence[Extent], sizes: Mapping[str, int]) -> Any:
-    """A result without what lies beyond its sizes."""
-    actual = _actual(shape, sizes)
-    return room if list(room.shape) == actual else room[_part(actual)].contiguous()
-
-
-def _actual(shape: Sequence[Extent], sizes: Mapping[str, int]) -> list[int]:
-    return [sizes[e.name] if isinstance(e, Dim) else e for e in shape]
-
-
-def _upper(extent: Extent) -> int:
-    return extent.hi if isinstance(extent, Dim) else extent
-
-
-def _part(sizes: Sequence[int]) -> tuple[slice, ...]:
-    return tuple([slice(size) for size in sizes])
-
-
 def _value(own: Any, sizes: Mapping[Any, int]) -> int:
     return int(own.subs(sizes))
-
-
-def _array(variable: Variable, at: int, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
-    return array_at(at, tuple(_actual(variable.shape, sizes)), variable.dtype.numpy)
 
 
 def _lies(tensor: Any) -> Any:

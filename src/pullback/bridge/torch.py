@@ -12,13 +12,14 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pullback.bridge.breaks import GraphBreak
-from pullback.bridge.derived import checked
+from pullback.bridge.derived import Derived, checked
 from pullback.bridge.modules import Report, module, report_of
 from pullback.bridge.operator import Operator, made
 from pullback.bridge.private import TESTED
@@ -28,6 +29,7 @@ from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.expr import Dim
 from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.tensor import Tensor
 
 __all__ = [
     "Compiled",
@@ -57,7 +59,7 @@ def op(
     name: str | None = None,
     outputs: int | None = None,
     types: Mapping[str, type] | None = None,
-    dynamic: Mapping[str, Dim] | None = None,
+    dynamic: Mapping[str, Dim | Mapping[int, Dim]] | None = None,
     options: Options | None = None,
 ) -> Any:
     """An operator of PyTorch, `name` or ``pullback::<the function's name>``, or a decorator.
@@ -66,15 +68,16 @@ def op(
     as int, float, bool or str, have such a default, or stand in `types`, are static: a program is
     compiled for each value. ``Tensor | None`` may be left out. `outputs`: how many tensors it
     gives; None: as annotated (``-> tuple[pb.Tensor, pb.Tensor]``), else one. `dynamic`: tensors
-    whose first axis is symbolic, ``{"x": pb.dim("n", 1, 512)}``: one program serves these sizes of
-    a batch, where rows lie one after the other; for others, one is compiled for each.
+    whose first axis is symbolic, ``{"x": pb.dim("n", 1, 512)}``, or any others,
+    ``{"x": {0: n, -1: t}}``: one program serves all these sizes; for others, one is compiled for
+    each. What lies by a symbolic axis that is not the outermost in memory is copied.
 
     Its derivatives are derived, of any order, both modes; arguments and adjoints are read with
     the strides that they have; results are new, in row-major order.
 
-    Raises: OptionError for a name that is taken, or is none; UnsupportedError for parameters that
-        an operator cannot have, and, at the call, for tensors of another device and for functions
-        that assign states.
+    Raises: OptionError for a name that is taken, or is none, and for symbolic axes that there are
+        not; UnsupportedError for parameters that an operator cannot have, and, at the call, for
+        tensors of another device and for functions that assign states.
 
     Example:
         >>> import torch
@@ -88,7 +91,7 @@ def op(
         )
     space, own = _split(name or str(getattr(function, "__name__", "")))
     signature = signature_of(function, types or {}, outputs)
-    dims = _dims(signature, dynamic or {})
+    axes = _axes(signature, dynamic or {})
     given = inspect.signature(function).parameters.values()
     keyed = [p.name for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY]
     empty = inspect.Parameter.empty
@@ -96,8 +99,8 @@ def op(
     defaults = {n: ordered[p.name] for n, p in enumerate(signature.parameters) if p.name in ordered}
 
     def make() -> Operator:
-        body = checked(function, own, signature, keyed)
-        fresh = Operator(body, space, defaults, options, DISPATCHED, lambda: dims)
+        body = _ranked(checked(function, own, signature, keyed), axes)
+        fresh = Operator(body, space, defaults, options, DISPATCHED, lambda: axes)
         fresh.pullback()  # known before a cached graph names it
         return fresh
 
@@ -141,19 +144,54 @@ _HOMES = {
 }
 
 
-def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:
-    """By place. Raises: OptionError for what is no tensor of the function."""
+def _axes(
+    signature: Signature, dynamic: Mapping[str, Dim | Mapping[int, Dim]]
+) -> list[Mapping[int, Dim]]:
+    """The symbolic axes, by place. Raises: OptionError for what is no tensor of the function, no
+    axis or no extent, and for two extents of one name.
+    """
     tensors = [signature.parameters[n].name for n in signature.tensors]
-    for name in dynamic:
+    names: dict[str, Dim] = {}
+    made: dict[str, Mapping[int, Dim]] = {}
+    for name, told in dynamic.items():
         if name not in tensors:
             raise OptionError(f"`{name}` is no tensor of the function", code="E529")
-        if not isinstance(dynamic[name], Dim):
-            raise OptionError(
-                f"dynamic={{{name!r}: {dynamic[name]!r}}}: only first axes can be symbolic",
-                help=f'dynamic={{{name!r}: pb.dim("n", 1, 512)}}',
-                code="E529",
-            )
-    return [dynamic.get(p.name) for p in signature.parameters]
+        axes = {0: told} if isinstance(told, Dim) else told
+        if not isinstance(axes, Mapping) or not all(map(_is_open, axes.items())):
+            what = f"dynamic={{{name!r}: {told!r}}}: neither an extent nor extents by axes"
+            raise OptionError(what, help=_DYNAMIC, code="E529")
+        made[name] = dict(axes)
+        for dim in axes.values():
+            if names.setdefault(dim.name, dim) is not dim:
+                what = f"dynamic=: two extents are called `{dim.name}`"
+                raise OptionError(what, help="one pb.dim for what is of one size", code="E529")
+    return [made.get(p.name, {}) for p in signature.parameters]
+
+
+def _ranked(body: Derived, axes: Sequence[Mapping[int, Dim]]) -> Derived:
+    """The function; told axes are of its tensors, each once. Raises, at the call: OptionError."""
+
+    def call(*args: Any) -> tuple[Tensor, ...]:
+        for parameter, tensor, own in zip(body.signature.parameters, args, axes, strict=True):
+            if not isinstance(tensor, Tensor) or not own:
+                continue
+            places = {axis % tensor.ndim for axis in own if -tensor.ndim <= axis < tensor.ndim}
+            if len(places) != len(own):
+                what = (
+                    f"dynamic= has axes {sorted(own)} of `{parameter.name}`: it has {tensor.ndim}"
+                )
+                raise OptionError(what, code="E529")
+        return body.call(*args)
+
+    return replace(body, call=call)
+
+
+_DYNAMIC = 'dynamic={"x": pb.dim("n", 1, 512)}, or {"x": {0: n, 2: t}}'
+
+
+def _is_open(pair: tuple[Any, Any]) -> bool:
+    axis, dim = pair
+    return isinstance(axis, int) and not isinstance(axis, bool) and isinstance(dim, Dim)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -234,11 +234,7 @@ def _counted(outer: list[_Outer], flat: Expr, body: Stmts) -> Stmts:
 
 
 def _times(left: Expr, right: Expr) -> Expr:
-    if isinstance(left, E.Const):
-        return linear(right).times(int(left.value)).expr()
-    if isinstance(right, E.Const):
-        return linear(left).times(int(right.value)).expr()
-    return E.Mul(left, right)
+    return linear(E.Mul(left, right)).expr()
 
 
 def _step(context: Context, step: Step) -> Stmts:
@@ -330,4 +326,6 @@ def _combine_partials(context: Context, stage: Stage, form: Reduce) -> tuple[Hom
         add = Combine(total, (), form.combiner, value)
         body.append(For(other, index(1), index(tasks), (add,), LoopKind.UNROLL))
     body.append(Store(result.array, var, cast(Peek(total, ()), result.array.dtype)))
-    return result, [vector(NestLoop((), var, index(size), size), 1, body)]
+    first = (*stage.shape, 1)[0]  # of rows beyond its sizes a call has no memory
+    extent = _times(context.extent(first), index(size // (upper(first) or 1)))
+    return result, [vector(NestLoop((), var, extent, size), 1, body)]

@@ -199,8 +199,10 @@ class Memory:
         pointer = self.b.offset(self._array(array), kind, index)
         short = lanes // times
         low, high = self.facts.interval(offset)
-        # Two lanes share an element: their masks would have to be joined, and none is needed.
-        home = at.plain if low >= 0 and high < array.size else at
+        # Two lanes share an element: their masks would have to be joined, and none is needed; but
+        # of an argument whose rows lie apart the last one ends with its elements.
+        ours = array.space != "argument" and low >= 0 and high < array.size
+        home = at.plain if ours else at
         if home.mask is None:
             raw = self.b.load(pointer, kind, short, align)
         else:

@@ -92,7 +92,8 @@ class Function:
         self.plan = plan
         self.b = Builder(module)
         self.arrays: dict[Array, Val] = {}
-        self.memory = Memory(self.b, facts, self.arrays, streamed)
+        exact = not routine.sizes
+        self.memory = Memory(self.b, facts, self.arrays, streamed, exact)
         self.registers = Registers(self.b, facts, plan)
         self.values = Values(self.b, facts, self.memory, self.registers)
         self.facts = facts

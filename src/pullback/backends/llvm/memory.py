@@ -25,15 +25,25 @@ SAFE = "@safe"
 
 
 class Memory:
-    """Loads and stores of one function."""
+    """Loads and stores of one function.
+
+    `exact`: arguments have all their elements; else rows may lie apart, as many as a call has, of
+    which the last ends with what is read of it.
+    """
 
     def __init__(
-        self, builder: Builder, facts: Facts, arrays: dict[Array, Val], streamed: set[Array]
+        self,
+        builder: Builder,
+        facts: Facts,
+        arrays: dict[Array, Val],
+        streamed: set[Array],
+        exact: bool,
     ) -> None:
         self.b = builder
         self.facts = facts
         self.arrays = arrays
         self.streamed = streamed
+        self.exact = exact
 
     # -- addresses
 
@@ -199,10 +209,9 @@ class Memory:
         pointer = self.b.offset(self._array(array), kind, index)
         short = lanes // times
         low, high = self.facts.interval(offset)
-        # Two lanes share an element: their masks would have to be joined, and none is needed; but
-        # of an argument whose rows lie apart the last one ends with its elements.
-        ours = array.space != "argument" and low >= 0 and high < array.size
-        home = at.plain if ours else at
+        # Two lanes share an element: their masks would have to be joined, and none is needed.
+        ours = self.exact or array.space != "argument"
+        home = at.plain if ours and low >= 0 and high < array.size else at
         if home.mask is None:
             raw = self.b.load(pointer, kind, short, align)
         else:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import pullback as pb
 from pullback.cli.env import VARIABLES
 from pullback.cli.main import commands
-from pullback.errors import PullbackError, ShapeError, StateError
+from pullback.errors import DTypeError, PullbackError, ShapeError, StateError
 from pullback.operations import parse, read, written
 from pullback.operations.drawn import drawn
 
@@ -117,6 +117,145 @@ def test_shapes_that_contradict_name_the_symbol_and_both_values() -> None:
         gemm(np.ones((3, 4)), np.ones((5, 2)))
     with pytest.raises(ShapeError, match=r"nothing says what N is.*E553"):
         read(ROOT / "ops/arange.toml")(0.0, 1.0)
+
+
+TWO = 'name = "t"\ninputs = ["x[M + N, M - N]"]\noutputs = ["y[M]", "z[N]"]\n'
+TWO += 'code = """y[i] = x[i, 0]\nz[i] = x[0, 0] + i"""\n'
+
+
+def test_equations_that_need_each_other() -> None:
+    two = parse(TWO)
+    y, z = two(np.ones((7, 3), np.float32))
+    assert (y.shape, z.shape) == ((5,), (2,))
+    with pytest.raises(ShapeError, match=r"M would be 9/2, by axis 0 of `x` and axis 1 of `x`"):
+        two(np.ones((7, 2)))
+    with pytest.raises(ShapeError, match=r"N would be -2, by"):
+        two(np.ones((3, 7)))
+    with pytest.raises(ShapeError, match=r"axis 1 of `x` has 3 elements, not M - N: .*M is 6"):
+        two(np.ones((7, 3)), M=6)
+    three = parse(
+        'name = "s"\ninputs = ["x[M + N]", "y[N + K]", "z[M + K]"]\n'
+        'outputs = ["w[M, N, K]"]\ncode = "w[i, j, k] = x[i] + y[j] + z[k]"'
+    )
+    assert three(np.ones(5), np.ones(7), np.ones(6)).shape == (2, 3, 4)
+    with pytest.raises(ShapeError, match=r"M would be 5/2"):
+        three(np.ones(5), np.ones(7), np.ones(7))
+    again = parse(TWO.replace("M - N]", "M - N, 2*M + 2*N]").replace(", 0]", ", 0, 0]"))
+    assert again(np.ones((7, 3, 14)))[0].shape == (5,)
+    said = r"axis 2 of `x` has 12 elements, not 2\*M \+ 2\*N: it is 14, by axis 0 of `x`"
+    with pytest.raises(ShapeError, match=said):
+        again(np.ones((7, 3, 12)))
+    even = parse(TWO.replace("M + N, M - N", "2*M + 4*N, M"))
+    with pytest.raises(ShapeError, match="7"):
+        even(np.ones((7, 2)))
+    many = ", ".join(f"A{i} + A{i + 1} + A{(i + 7) % 130}" for i in range(128))
+    text = 'name = "s"\ninputs = ["x[M]"]\noutputs = ["y[A1]"]\ncode = "y[i] = x[0]"\n'
+    text += "where = [" + ", ".join(f'"{one.strip()} = 9"' for one in many.split(",")) + "]"
+    with pytest.raises(ShapeError, match="more than 100 equations"):
+        parse(text)(np.ones(2))
+
+
+def test_systems_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    solved = 0
+    for _ in range(60):
+        count = int(rng.integers(2, 5))
+        rows, values = rng.integers(0, 4, (count, count)), rng.integers(1, 6, count)
+        inputs = [
+            " + ".join(f"{f}*S{n}" for n, f in enumerate(row) if f) or "0" for row in rows.tolist()
+        ]
+        text = (
+            f'name = "s"\ninputs = ["x[{", ".join(inputs)}]"]\n'
+            f'outputs = ["y[{", ".join(f"S{n}" for n in range(count))}]"]\n'
+            f'code = "y[{", ".join("ijkl"[:count])}] = 1.0"'
+        )
+        x = np.broadcast_to(np.float32(0), tuple((rows @ values).tolist()))
+        one = parse(text)
+        try:
+            assert one(x).shape == tuple(values)
+            solved += 1
+        except ShapeError as problem:
+            assert problem.code == "E553" and np.linalg.matrix_rank(rows) < count
+    assert solved > 40
+
+
+def test_variables_of_types() -> None:
+    text = 'name = "t"\ninputs = ["x{T}[M]", "y{T: float}[M]"]\noutputs = ["z{T}[M]"]\n'
+    add = parse(text + 'code = "z[i] = x[i] + y[i]"')
+    for kind in (np.float32, np.float64, np.float16):
+        assert add(np.ones(2, kind), np.ones(2, kind)).dtype.name == np.dtype(kind).name
+    said = r"y\{T: float\}\[M\] is given float64: T is float32, by `x` \[E556\]"
+    with pytest.raises(DTypeError, match=said):
+        add(np.ones(2, np.float32), np.ones(2))
+    with pytest.raises(DTypeError, match=r"is given int64: no float \[E556\]"):
+        add(np.ones(2, int), np.ones(2, int))
+    wide = parse(text + 'code = "z[i] = float64(x[i] + y[i])"')
+    with pytest.raises(DTypeError, match=r"the code makes float64: T is float32.*E556"):
+        wide(np.ones(2, np.float32), np.ones(2, np.float32))
+    assert parse(DOUBLE.replace("x[M]", "x{Dense}[M]"))(np.ones(2)).shape == (4,)
+    for stored in ("Sparse", "Complex"):
+        with pytest.raises(DTypeError, match="tensors of files are dense"):
+            parse(DOUBLE.replace("x[M]", f"x{{{stored}}}[M]"))
+    for wrong in ("{}", "{flot32}", "{T: flot}", "{T S}", "{Grad}{T}"):
+        with pytest.raises(PullbackError, match="E551"):
+            parse(DOUBLE.replace("x[M]", f"x{wrong}[M]"))
+    assert drawn(parse(text.replace("float", "int") + 'code = "z[i] = x[i] + y[i]"'),
+                 {"M": 3}, np.random.default_rng(0))[0][1].dtype == np.int64  # fmt: skip
+
+
+def test_several_numbers_of_axes() -> None:
+    text = 'name = "o"\ninputs = ["x[~a]", "y[~b, N]"]\noutputs = ["z[~a, ~b]"]\n'
+    outer = parse(text + 'code = "z[~a, ~b] = x[~a] * sum[n](y[~b, n])"')
+    rng = np.random.default_rng(0)
+    for first in ((), (2,), (2, 3)):
+        for second in ((), (4,), (1, 5, 2)):
+            x, y = rng.normal(size=first), rng.normal(size=(*second, 3))
+            wanted = np.multiply.outer(x, y.sum(-1))
+            np.testing.assert_allclose(outer(x, y).numpy(), wanted, rtol=1e-12)
+    both = parse(
+        'name = "s"\ninputs = ["x[~a, ~b]", "s[~b]"]\noutputs = ["y[~a]"]\n'
+        'code = "y[~a] = sum[~b](x[~a, ~b] * s[~b])"'
+    )
+    x, y = rng.normal(size=(2, 3, 4)), rng.normal(size=(3, 4))
+    np.testing.assert_allclose(both(x, y).numpy(), np.tensordot(x, y, 2), rtol=1e-12)
+    with pytest.raises(ShapeError, match=r"nothing says how many axes ~a is.*E553"):
+        parse('name = "s"\ninputs = ["x[~a, ~b]"]\noutputs = ["y[~a]"]\ncode = "y[~a] = 1.0"')(
+            np.ones((2, 3))
+        )
+    with pytest.raises(ShapeError, match=r"~a would be -1, by `x`"):
+        both(np.ones(3), np.ones((3, 2)))
+    with pytest.raises(ShapeError, match=r"`y` has 3 axes, not ~a: ~a is 1, by `x`"):
+        parse(text.replace("~b, N", "~a").replace(", ~b", "") + 'code = "z[~a] = x[~a] + y[~a]"')(
+            np.ones(2), np.ones((2, 2, 2))
+        )
+    with pytest.raises(StateError, match="~x has the name of a tensor"):
+        parse(text.replace("~a", "~x") + 'code = "z[~x, ~b] = 1.0"')
+    made = invoked("compile", "-e", text + "code = \"z[~a, ~b] = x[~a] * sum[n](y[~b, n])\"",
+                   "--backend", "kernels", "--test", "~a=2, ~b=0, N=3")  # fmt: skip
+    assert made.exit_code == 0 and "z [4, 4]" in made.output, made.output
+
+
+def test_files_of_several_outputs_are_called(tmp_path: Path) -> None:
+    (tmp_path / "ends.toml").write_text(
+        'name = "ends"\ninputs = ["x[N]"]\noutputs = ["a[]", "b[]"]\n'
+        'code = "a[] = x[0]; b[] = x[N - 1]"'
+    )
+    text = 'name = "span"\ninputs = ["x[N]"]\noutputs = ["y[]"]\ncode = """{}\ny[] = b - a"""'
+    (tmp_path / "span.toml").write_text(text.format("a, b = ends(x)"))
+    span = read(tmp_path / "span.toml")
+    assert float(span(np.float32([3, 9, 10]))) == 7.0
+    (tmp_path / "span.toml").write_text(text.format("a = ends(x)"))
+    with pytest.raises(PullbackError, match=r"ends gives 2 tensors, 1 are named \[E554\]"):
+        read(tmp_path / "span.toml")(np.ones(3))
+    for wrong in ("a, b = x", "a, a = ends(x)", "a, 3 = ends(x)", "a, b = sqrt(x)"):
+        with pytest.raises(PullbackError, match=r"E163|E165|E554"):
+            parse(text.format(wrong), tmp_path)(np.ones(3))
+
+
+def test_a_place_in_the_code_is_told_by_its_line() -> None:
+    text = 'name = "t"\ninputs = ["x[N]"]\noutputs = ["y[N]"]\n'
+    with pytest.raises(PullbackError, match="line 3, column 8"):
+        parse(text + 'code = """h[n] = x[n]\n\ny[n] = q[n]"""')(np.ones(2))
 
 
 def test_unknown_keys_name_the_known() -> None:

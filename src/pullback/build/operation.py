@@ -29,6 +29,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.program import Program
 from pullback.ir.target import Target
 from pullback.operations import Operation
+from pullback.operations.drawn import drawn_type
 from pullback.operations.notation import RANK, symbols
 from pullback.pipeline import image_of
 from pullback.prepare.ahead import turned_ahead
@@ -124,13 +125,17 @@ def built(operation: Operation, asked: Asked) -> Built:
 def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[str, Any]]:
     """Inputs as they lie, and symbols that their shapes do not say."""
     extents: dict[str, Any] = {}
-    rank = asked.sizes.get(RANK, 1)
-    if not isinstance(rank, int):
-        raise ShapeError("~ is a number of axes, not bounds", code="E553")
-    axes = {f"_{n}" for n in range(rank)} if any(s.ranked for s in operation.inputs) else set()
+    runs = list(dict.fromkeys(run for one in operation.inputs for run in one.runs))
+    ranks: dict[str, int] = {}
+    for run in runs:
+        rank = asked.sizes.get(run.text, 1)
+        if not isinstance(rank, int):
+            raise ShapeError(f"{run.text} is a number of axes, not bounds", code="E553")
+        ranks[run.text] = rank
+    axes = {run.axis(n) for run in runs for n in range(ranks[run.text])}
     known = {*operation.symbols, *axes}
     for name in asked.sizes:
-        if name not in known and name != RANK:
+        if name not in known and not name.startswith(RANK):
             what = f"{operation.name} has no symbol {name}"
             raise ArgumentError(what, help=f"it has {', '.join(sorted(known))}", code="E554")
     for name in [*operation.symbols, *sorted(axes)]:
@@ -140,16 +145,19 @@ def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[st
     said: set[str] = set()
     for one in operation.inputs:
         shape: list[Extent] = []
-        for size in one.expanded(rank):
+        for size in one.expanded(ranks):
             said |= {*symbols(size.tree)}
             shape.append(operation.extent(size, extents))
         laid = [shape[n] for n in one.order or range(len(shape))]
-        kind = asked.dtype if one.type is None else one.type
+        free = one.type is None and one.element.fits(asked.dtype)
+        kind = asked.dtype if free else drawn_type(one)
         if prod(map(upper, laid)) * kind.itemsize > LARGEST:
             what = f"{one.text} is {tuple(map(upper, laid))} at its largest"
             raise ShapeError(what, help="bounds by --size M=1..512", code="E552")
         lying.append(Lying(tuple(laid), kind))
-    return lying, {n: e for n, e in extents.items() if n not in said and n in operation.symbols}
+    given = {n: e for n, e in extents.items() if n not in said and n in operation.symbols}
+    several = any(len(one.runs) > 1 for one in operation.inputs)
+    return lying, {**given, **(ranks if several else {})}
 
 
 def _heads(part: Part, outputs: Sequence[str], inputs: int) -> Part:

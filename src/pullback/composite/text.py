@@ -80,7 +80,17 @@ def defined(
 ) -> Any:
     """`define` of a text that `caller` gave."""
     parser = Parser(text, caller)
-    statements = parser.statements()
+    tensors = built(parser, parser.statements(), sizes, names)
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def built(
+    parser: Parser,
+    statements: Sequence[Statement],
+    sizes: Mapping[str, Extent],
+    names: Mapping[str, Any],
+) -> list[Tensor]:
+    """The tensors of statements that `parser` has read."""
     scope: dict[str, Any] = {n: _given(n, v) for n, v in names.items()}
     given = {n: shape_of(e)[0] for n, e in sizes.items()}
     tensors: list[Tensor] = []
@@ -91,7 +101,7 @@ def defined(
         made = made or [_Builder(parser, scope, given).build(rest[0])]
         scope.update((s.name, t) for s, t in zip(rest, made, strict=False))
         tensors += made
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+    return tensors
 
 
 def _recurring(statements: Sequence[Statement], scope: Mapping[str, Any]) -> int:

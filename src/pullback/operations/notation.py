@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,15 @@ from pullback.composite.syntax import COMPARISONS, Name, Number, Operation, Pars
 from pullback.errors import DTypeError, Origin, ShapeError, SyntaxFormError
 from pullback.ir import dtype as D
 
-RANK = "~"  # any number of axes
+RANK = "~"  # any number of axes; ~a is another number of them
+RUN = re.compile(r"~\s*(?P<name>[^\W\d]\w*)?")
+STORED = ("Dense", "Sparse", "Complex")  # how elements are stored; files hold the first
+KINDS = {
+    "float": "floats", "int": "whole numbers", "bool": "booleans", "number": "numbers",
+}  # fmt: skip
 MOST_TEXT = 300  # characters of a tensor's notation or of a condition
 SHAPED = re.compile(
-    r"\s*(?P<name>[^\W\d]\w*)\s*(\{\s*(?P<type>\w+)\s*\})?\s*\[(?P<shape>[^\[\]]*)\]\s*"
+    r"\s*(?P<name>[^\W\d]\w*)\s*(\{(?P<type>[^{}]*)\})?\s*\[(?P<shape>[^\[\]]*)\]\s*"
     r"(<(?P<order>[\s\d,]*)>)?\s*(\(\s*where\s+(?P<where>.*)\))?\s*",
     re.DOTALL,
 )
@@ -39,6 +44,31 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Any number of axes: ``~``, or ``~a``."""
+
+    text: str
+
+    def axis(self, number: int) -> str:
+        """The symbol of one of its extents: ``_0``, ``_a0``."""
+        return f"_{self.text[1:]}{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What elements are: a type, a variable for one, a kind of types; nothing of these is any."""
+
+    type: D.DType | None = None
+    variable: str = ""
+    kind: str = ""
+
+    def fits(self, given: D.DType) -> bool:
+        """Whether a type is of the kind."""
+        kinds = {"float": given.is_float, "int": given.is_integer, "bool": given.is_bool}
+        return kinds.get(self.kind, not self.kind or not given.is_bool)
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """``left = right``, or a comparison that has no right."""
 
@@ -49,28 +79,48 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A tensor: its name, type (None: any), sizes (None: any number of axes), order in memory."""
+    """A tensor: its name, elements, sizes, order in memory; what marks stand in its braces."""
 
     name: str
-    type: D.DType | None
-    sizes: tuple[Size | None, ...]
+    element: Element
+    axes: tuple[Size | Run, ...]
     order: tuple[int, ...] | None
     where: tuple[Condition, ...]
     text: str
+    marks: tuple[str, ...] = ()
 
     @property
-    def ranked(self) -> bool:
-        """Whether it has any number of axes somewhere."""
-        return None in self.sizes
+    def type(self) -> D.DType | None:
+        """Its type, where that is said."""
+        return self.element.type
 
-    def expanded(self, rank: int) -> list[Size]:
-        """Its sizes where ``~`` is `rank` axes."""
-        axes = [Size(f"_{n}", Name(0, 1, f"_{n}")) for n in range(rank)]
-        return [s for size in self.sizes for s in (axes if size is None else [size])]
+    @property
+    def sizes(self) -> list[Size]:
+        """The sizes that are written."""
+        return [a for a in self.axes if isinstance(a, Size)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Where it has any number of axes."""
+        return [a for a in self.axes if isinstance(a, Run)]
+
+    def expanded(self, ranks: Mapping[str, int]) -> list[Size]:
+        """Its sizes where ``~`` is `ranks["~"]` axes."""
+        sizes: list[Size] = []
+        for axis in self.axes:
+            if isinstance(axis, Size):
+                sizes.append(axis)
+                continue
+            names = [axis.axis(n) for n in range(ranks[axis.text])]
+            sizes += [Size(name, Name(0, len(name), name)) for name in names]
+        return sizes
 
 
-def signature(text: object, caller: Origin) -> Signature:
-    """A tensor from its notation. Raises: SyntaxFormError, DTypeError."""
+def signature(text: object, caller: Origin, marks: Sequence[str] = ()) -> Signature:
+    """A tensor from its notation; `marks`: words that may stand in braces beside its type.
+
+    Raises: SyntaxFormError, DTypeError.
+    """
     match = SHAPED.fullmatch(text) if isinstance(text, str) and len(text) <= MOST_TEXT else None
     if match is None or not isinstance(text, str):
         raise SyntaxFormError(
@@ -78,21 +128,46 @@ def signature(text: object, caller: Origin) -> Signature:
             help="write it like A{float32}[M, ~, N]<1, 0>(where N = 2*M)",
             code="E551",
         )
-    named = match["type"]
-    if named is not None and named not in D.BY_NAME:
-        raise DTypeError(
-            f"{text}: no type is called {named}", help=", ".join(D.BY_NAME), code="E551"
-        )
+    element, words = _element(match["type"], marks, text)
     parts = match["shape"].split(",") if match["shape"].strip() else []
-    sizes = tuple(None if p.strip() == RANK else size(p, caller) for p in parts)
-    if sizes.count(None) > 1:
-        raise SyntaxFormError(f"{text}: ~ stands twice", code="E551")
+    axes = tuple(_axis(p.strip(), caller) for p in parts)
+    runs = [a for a in axes if isinstance(a, Run)]
+    if len(set(runs)) < len(runs):
+        raise SyntaxFormError(f"{text}: ~ stands twice", help="~a and ~b are two", code="E551")
     where = (condition(match["where"], caller),) if match["where"] else ()
-    order = _order(match["order"], len(sizes), text)
-    if order is not None and None in sizes:
+    order = _order(match["order"], len(axes), text)
+    if order is not None and runs:
         raise SyntaxFormError(f"{text}: an order of axes of which ~ is one", code="E551")
-    kind = None if named is None else D.dtype(named)
-    return Signature(match["name"], kind, sizes, order, where, text.strip())
+    return Signature(match["name"], element, axes, order, where, text.strip(), tuple(words))
+
+
+def _axis(text: str, caller: Origin) -> Size | Run:
+    run = RUN.fullmatch(text)
+    return size(text, caller) if run is None else Run(RANK + (run["name"] or ""))
+
+
+def _element(text: str | None, marks: Sequence[str], whole: str) -> tuple[Element, tuple[str, ...]]:
+    """What stands in braces: a type, and marks. Raises: DTypeError."""
+    if text is None:
+        return Element(), ()
+    words = re.split(r"[\s,]+", re.sub(r"\s*:\s*", ":", text.strip()))
+    own = tuple(w for w in words if w in marks)
+    rest = [w for w in words if w not in marks]
+    if own and not rest:
+        return Element(), own
+    named, colon, kind = rest[0].partition(":")
+    if len(rest) == 1 and not colon and named in STORED:
+        if named == "Dense":
+            return Element(), own
+        help = "pb.sparse has products with CSR and COO, pb.Complex pairs of tensors"
+        raise DTypeError(f"{whole}: tensors of files are dense", help=help, code="E555")
+    if len(rest) == 1 and not colon and named in D.BY_NAME:
+        return Element(D.dtype(named)), own
+    variable = re.fullmatch(r"[A-Z]\w*", named) and named not in STORED
+    if len(rest) == 1 and variable and (kind in KINDS or not colon):
+        return Element(None, named, kind), own
+    help = f"{', '.join(D.BY_NAME)}, or a variable: T, T: {', T: '.join(KINDS)}"
+    raise DTypeError(f"{whole}: no type is called {text.strip()}", help=help, code="E551")
 
 
 def _order(text: str | None, axes: int, whole: str) -> tuple[int, ...] | None:

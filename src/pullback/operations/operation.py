@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.composite.syntax import Call, Name, Parser, Statement
-from pullback.composite.text import defined
+from pullback.composite.syntax import Call, Name, Statement
+from pullback.composite.text import built
 from pullback.errors import ArgumentError, DTypeError, Origin, ShapeError, StateError
-from pullback.operations.notation import Condition, Signature, Size, condition, signature, symbols
-from pullback.operations.sizes import MOST_RANK, Sizes, rank_of, solved
+from pullback.ir.dtype import DType
+from pullback.operations.code import Lines, Several, expanded
+from pullback.operations.notation import (
+    RANK,
+    Condition,
+    Signature,
+    Size,
+    condition,
+    signature,
+    symbols,
+)
+from pullback.operations.sizes import MOST_RANK, Sizes, ranks_of, runs_of, solved
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import asarray
 from pullback.tensor.library.ops import permute_dims
@@ -29,7 +38,10 @@ TEST_KEYS: dict[str, Any] = {
 }  # fmt: skip
 MOST_BYTES = 1 << 18  # of a file
 MOST_CALLS = 16  # of files that call files
-MARK = r"\s*~\s*"
+
+
+Types = dict[str, tuple[DType, str]]  # of variables: what each is, and who said so
+Known = tuple[Sizes, Mapping[str, int], Types]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class Operation:
     test: Test
     folder: Path | None
     caller: Origin
+    others: Mapping[str, Operation] = field(default_factory=dict, compare=False)
 
     @property
     def conditions(self) -> list[Condition]:
@@ -71,14 +84,15 @@ class Operation:
     @property
     def symbols(self) -> list[str]:
         """Names of sizes, in the order in which they are written."""
-        trees = [z.tree for s in (*self.inputs, *self.outputs) for z in s.sizes if z]
+        trees = [z.tree for s in (*self.inputs, *self.outputs) for z in s.sizes]
         trees += [t for c in self.conditions for t in (c.left, c.right) if t]
         return list(dict.fromkeys(n for tree in trees for n in symbols(tree)))
 
     def sizes(self, shapes: Sequence[Sequence[int]], given: Mapping[str, int]) -> Sizes:
         """Symbols where the inputs have these shapes. Raises: ShapeError."""
+        runs = {run.text for one in self.inputs for run in one.runs}
         for name in given:
-            if name not in self.symbols:
+            if name not in self.symbols and name not in runs:
                 what = f"{self.name} has no symbol {name}"
                 raise ArgumentError(what, help=f"it has {', '.join(self.symbols)}", code="E554")
         return solved(self.inputs, shapes, self.conditions, given)
@@ -114,35 +128,59 @@ class Operation:
             what = f"{self.name}: {MOST_CALLS} files call each other, one in the other"
             raise ArgumentError(what, help="a file that calls itself never ends", code="E554")
         names: dict[str, Any] = {}
+        types: Types = {}
         for one, x in zip(self.inputs, tensors, strict=True):
             names[one.name] = held = x if isinstance(x, Tensor) else asarray(x)
-            if one.type is not None and held.dtype != one.type:
-                raise DTypeError(f"{one.text} is given {held.dtype}", code="E554")
+            _typed(one, held.dtype, types, f"is given {held.dtype}")
         shapes = [tuple(names[s.name].shape) for s in self.inputs]
         sizes = self.sizes(shapes, given)
-        made = self._made(names, sizes, rank_of(self.inputs, shapes), depth)
+        ranks = ranks_of(self.inputs, shapes, runs_of(given))
+        made = self._made(names, (sizes, ranks, types), depth)
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _made(self, scope: dict[str, Any], sizes: Sizes, rank: int, depth: int) -> list[Any]:
-        text = expanded(self.code, rank)
-        shapes = {s.name: [sizes.of(n) for n in s.expanded(rank)] for s in self.outputs}
-        statements = Parser(text, self.caller).statements()
-        ends = [*(s.start for s in statements[1:]), len(text)]
-        for statement, end in zip(statements, ends, strict=True):
-            callee = _callee(statement, self.folder, scope)
+    def _made(self, scope: dict[str, Any], known: Known, depth: int) -> list[Any]:
+        sizes, ranks, types = known
+        shapes = {s.name: [sizes.of(n) for n in s.expanded(ranks)] for s in self.outputs}
+        parser = Lines(expanded(self.code, ranks), self.caller)
+        for statement in parser.statements():
+            callee = self._callee(statement, scope)
             if callee is not None:
                 assert isinstance(statement.body, Call)
                 args = [self._argument(a, scope) for a in statement.body.args]
-                scope[statement.name] = callee._called(args, {}, depth + 1)
+                self._named(statement, callee._called(args, {}, depth + 1), scope)
                 continue
             extents = dict(sizes.known)
             for axis, extent in zip(statement.axes, shapes.get(statement.name, ()), strict=False):
                 extents[axis.name] = extent
-            source = text[statement.start : end]
-            scope[statement.name] = defined(source, self.caller, extents, scope)
+            (scope[statement.name],) = built(parser, [statement], extents, scope)
         for one in self.outputs:
-            self._checked(one, scope.get(one.name), shapes[one.name])
+            self._checked(one, scope.get(one.name), shapes[one.name], types)
         return [scope[one.name] for one in self.outputs]
+
+    def _callee(self, statement: Statement, scope: Mapping[str, Any]) -> Operation | None:
+        """What ``h = gemm(x, w)`` calls: one of `others`, or gemm.toml of the same folder."""
+        body = statement.body
+        several = isinstance(statement, Several)
+        if statement.axes or not isinstance(body, Call) or body.function in scope:
+            return None
+        path = None if self.folder is None else self.folder / f"{body.function}.toml"
+        callee = self.others.get(body.function)
+        if callee is None and path is not None and path.is_file():
+            callee = read(path)
+        if callee is None and several:
+            what = f"{self.name}: no operation is called {body.function}"
+            raise ArgumentError(what, help="several names are those of a file", code="E554")
+        return callee
+
+    def _named(self, statement: Statement, made: Any, scope: dict[str, Any]) -> None:
+        """What a file gives, by the names in front of it. Raises: ArgumentError."""
+        names = statement.names if isinstance(statement, Several) else (statement.name,)
+        values = made if isinstance(made, tuple) else (made,)
+        if len(names) != len(values):
+            assert isinstance(statement.body, Call)
+            what = f"{statement.body.function} gives {len(values)} tensors, {len(names)} are named"
+            raise ArgumentError(f"{self.name}: {what}", help="a, b = f(x)", code="E554")
+        scope.update(zip(names, values, strict=True))
 
     def _argument(self, tree: object, scope: Mapping[str, Any]) -> Any:
         if not isinstance(tree, Name) or tree.name not in scope:
@@ -150,36 +188,29 @@ class Operation:
             raise ArgumentError(what, help=", ".join(scope), code="E554")
         return scope[tree.name]
 
-    def _checked(self, one: Signature, made: Any, shape: Sequence[int]) -> None:
+    def _checked(self, one: Signature, made: Any, shape: Sequence[int], types: Types) -> None:
         if made is None or any(one.name == s.name for s in self.inputs):
             what = f"{self.name}: the code defines no {one.name}"
             raise ArgumentError(what, help=f"it is an output: {one.text}", code="E554")
         if list(made.shape) != list(shape):
             what = f"{self.name}: {one.text} is {tuple(shape)}, the code makes {made.shape}"
             raise ShapeError(what, code="E552")
-        if one.type is not None and made.dtype != one.type:
-            what = f"{self.name}: {one.text}, the code makes {made.dtype}"
-            raise DTypeError(what, code="E554")
+        _typed(one, made.dtype, types, f"of {self.name}: the code makes {made.dtype}")
 
 
-def expanded(code: str, rank: int) -> str:
-    """The code where ``~`` among indices is `rank` axes."""
-    names = ", ".join(f"_{n}" for n in range(rank))
-    if names:
-        return re.sub(rf"(?<=[\[,]){MARK}(?=[,\]])", names, code)
-    code = re.sub(rf"\[{MARK},", "[", code)
-    return re.sub(rf",{MARK}(?=[,\]])", "", re.sub(rf"\[{MARK}\]", "[]", code))
-
-
-def _callee(
-    statement: Statement, folder: Path | None, scope: Mapping[str, Any]
-) -> Operation | None:
-    """The file that ``h = gemm(x, w)`` calls: gemm.toml of the same folder, if there is one."""
-    body = statement.body
-    if statement.axes or not isinstance(body, Call) or folder is None:
-        return None
-    path = folder / f"{body.function}.toml"
-    return read(path) if path.is_file() else None
+def _typed(one: Signature, given: DType, types: Types, what: str) -> None:
+    """A type against what is declared; the first of a variable is its type. Raises: DTypeError."""
+    element = one.element
+    if element.type is not None and given != element.type:
+        raise DTypeError(f"{one.text} {what}", code="E554")
+    name = element.variable
+    if not name:
+        return
+    known, by = types.setdefault(name, (given, one.name))
+    if known != given:
+        raise DTypeError(f"{one.text} {what}: {name} is {known}, by `{by}`", code="E556")
+    if not element.fits(given):
+        raise DTypeError(f"{one.text} {what}: no {element.kind}", code="E556")
 
 
 def read(path: str | Path) -> Operation:
@@ -218,8 +249,13 @@ def _parsed(text: str, where: str, folder: Path | None) -> Operation:
     names = [s.name for s in (*inputs, *outputs)]
     if not outputs or len(set(names)) < len(names):
         raise StateError(f"{where}: no output, or two of one name: {names}", code="E550")
-    if any(s.ranked for s in outputs) and not any(s.ranked for s in inputs):
-        raise StateError(f"{where}: ~ of an output is in no input", code="E550")
+    if taken := {f"~{n}" for n in names} & {run.text for s in inputs for run in s.runs}:
+        what = f"{where}: {' and '.join(sorted(taken))} has the name of a tensor"
+        raise StateError(what, code="E550")
+    ranked = {run.text for s in inputs for run in s.runs}
+    for run in (run.text for s in outputs for run in s.runs):
+        if run not in ranked:
+            raise StateError(f"{where}: {run} of an output is in no input", code="E550")
     return Operation(
         entries["name"], entries.get("documentation", ""), inputs, outputs,
         tuple(condition(c, caller) for c in entries.get("where", [])), entries["code"],
@@ -236,8 +272,9 @@ def _test(entries: Mapping[str, Any], where: str) -> Test:
         for name, value in entries.get(key, {}).items():
             if type(value) is not int or not 0 <= value < 2**31:
                 raise StateError(f"{where}, test: {name} = {value!r} is no size", code="E550")
-    if entries.get("sizes", {}).get("~", 0) > MOST_RANK:
-        raise StateError(f"{where}, test: ~ is at most {MOST_RANK} axes", code="E550")
+    for name, value in entries.get("sizes", {}).items():
+        if name.startswith(RANK) and value > MOST_RANK:
+            raise StateError(f"{where}, test: {name} is at most {MOST_RANK} axes", code="E550")
     return Test(**entries)
 
 

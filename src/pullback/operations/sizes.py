@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pullback.composite.syntax import Name, Number, Tree
+from pullback.composite.syntax import Name, Number, Operation, Tree
 from pullback.errors import ShapeError
 from pullback.ir.expr import Dim
-from pullback.operations.notation import Condition, Signature, Size, form, holds, symbols
+from pullback.operations.linear import System
+from pullback.operations.notation import (
+    RANK,
+    Condition,
+    Form,
+    Signature,
+    Size,
+    form,
+    holds,
+    symbols,
+)
 
 MOST_RANK = 16
 Equation = tuple[str, Tree, Tree, str]  # its text, two sides that are equal, who says so
@@ -64,19 +74,43 @@ def unknown(names: Sequence[str], sizes: Sizes, text: str) -> ShapeError:
     )
 
 
-def rank_of(inputs: Sequence[Signature], shapes: Sequence[Sequence[int]]) -> int:
-    """How many axes ``~`` is. Raises: ShapeError for too few axes, or two numbers of them."""
-    ranks: dict[int, str] = {}
+def ranks_of(
+    inputs: Sequence[Signature], shapes: Sequence[Sequence[Any]], given: Mapping[str, int]
+) -> dict[str, int]:
+    """How many axes each ``~`` is. `given`: those that somebody says, by ``~a``.
+
+    Raises: ShapeError for too few axes, two numbers of them, or one that nothing says.
+    """
+    ranks = Sizes()
+    for name, value in given.items():
+        ranks.give(name, value, "what was given")
+    equations: list[Equation] = []
     for one, shape in zip(inputs, shapes, strict=True):
-        more = len(shape) - len([s for s in one.sizes if s is not None])
-        if more < 0 or (more and not one.ranked):
+        more = len(shape) - len(one.sizes)
+        if more < 0 or (more and not one.runs):
             raise ShapeError(f"{one.text} is given {len(shape)} axes: {tuple(shape)}", code="E552")
-        if one.ranked:
-            ranks.setdefault(more, one.name)
-    if len(ranks) > 1:
-        said = " and ".join(f"{n} in `{name}`" for n, name in ranks.items())
-        raise ShapeError(f"~ is {said} axes", code="E552")
-    return next(iter(ranks), 0)
+        if one.runs:
+            left = sum_of([run.text for run in one.runs])
+            text = " + ".join(run.text for run in one.runs)
+            equations.append((text, left, Number(0, 0, more), f"`{one.name}`"))
+    solve(equations, ranks, "axes")
+    for run in (run for one in inputs for run in one.runs):
+        if run.text not in ranks.known:
+            what = f"nothing says how many axes {run.text} is"
+            raise ShapeError(what, help=f'give it: **{{"{run.text}": 1}}', code="E553")
+        if ranks.known[run.text] > MOST_RANK:
+            what = f"{run.text} is {ranks.known[run.text]} axes, at most {MOST_RANK}"
+            raise ShapeError(what, code="E552")
+    return ranks.known
+
+
+def sum_of(names: Sequence[str]) -> Tree:
+    """``a + b + ..``"""
+    first, *rest = (Name(0, 0, name) for name in names)
+    total: Tree = first
+    for other in rest:
+        total = Operation(0, 0, "+", (total, other))
+    return total
 
 
 def solved(
@@ -85,7 +119,7 @@ def solved(
     where: Sequence[Condition],
     given: Mapping[str, int],
 ) -> Sizes:
-    """Every symbol's size: equations with one symbol that is not known are solved, in turns.
+    """Every symbol's size: equations that lack one symbol are solved in turns, then systems.
 
     Raises: ShapeError naming the symbol and both values where shapes contradict each other.
     """
@@ -93,11 +127,12 @@ def solved(
         return _symbolic(inputs, shapes, where, given)
     sizes = Sizes()
     for name, value in given.items():
-        sizes.give(name, value, "what was given")
-    rank = rank_of(inputs, shapes)
+        if not name.startswith(RANK):
+            sizes.give(name, value, "what was given")
+    ranks = ranks_of(inputs, shapes, runs_of(given))
     equations: list[Equation] = []
     for one, shape in zip(inputs, shapes, strict=True):
-        for axis, (size, count) in enumerate(zip(one.expanded(rank), shape, strict=True)):
+        for axis, (size, count) in enumerate(zip(one.expanded(ranks), shape, strict=True)):
             place = f"axis {axis} of `{one.name}`"
             equations.append((size.text, size.tree, Number(0, 0, count), place))
     for condition in where:
@@ -121,11 +156,12 @@ def _symbolic(
 
     Raises: ShapeError.
     """
-    sizes = Sizes(dict(given), dict.fromkeys(given, "what was given"))
-    rank = rank_of(inputs, shapes)
+    plain = {n: v for n, v in given.items() if not n.startswith(RANK)}
+    sizes = Sizes(plain, dict.fromkeys(plain, "what was given"))
+    ranks = ranks_of(inputs, shapes, runs_of(given))
     rest: list[Equation] = []
     for one, shape in zip(inputs, shapes, strict=True):
-        for axis, (size, count) in enumerate(zip(one.expanded(rank), shape, strict=True)):
+        for axis, (size, count) in enumerate(zip(one.expanded(ranks), shape, strict=True)):
             place, tree = f"axis {axis} of `{one.name}`", size.tree
             if not isinstance(count, Dim) and not isinstance(tree, Name):
                 rest.append((size.text, tree, Number(0, 0, count), place))
@@ -148,43 +184,73 @@ def _symbolic(
     return sizes
 
 
-def solve(pending: list[Equation], sizes: Sizes) -> None:
-    """Symbols from equations that lack one. Raises: ShapeError for those that do not hold."""
+def runs_of(given: Mapping[str, int]) -> dict[str, int]:
+    """What is given of numbers of axes."""
+    return {n: v for n, v in given.items() if n.startswith(RANK)}
+
+
+def solve(pending: list[Equation], sizes: Sizes, what: str = "elements") -> None:
+    """Symbols from equations: of those that lack one first, then of several at once.
+
+    Raises: ShapeError for those that do not hold.
+    """
     while pending:
-        rest = [equation for equation in pending if not _settled(equation, sizes)]
-        if len(rest) == len(pending):
+        rest = [equation for equation in pending if not _settled(equation, sizes, what)]
+        if len(rest) == len(pending) and not _together(rest, sizes, what):
             return
         pending = rest
 
 
-def _settled(equation: Equation, sizes: Sizes) -> bool:
+def _settled(equation: Equation, sizes: Sizes, what: str) -> bool:
     """Whether an equation needs no more looking at: it gave a symbol, or it holds."""
-    text, left, right, place = equation
-    sides = form(left, sizes.known), form(right, sizes.known)
-    if sides[0] is None or sides[1] is None:
+    linear = _difference(equation, sizes)
+    if linear is None or len(linear[0]) > 1:
         return False
-    (names, number), (others, other) = sides[0], sides[1]
-    left_over = {n: names.get(n, 0) - others.get(n, 0) for n in {**names, **others}}
-    left_over = {n: c for n, c in left_over.items() if c}
-    wanted = other - number
-    if len(left_over) > 1:
-        return False
-    for name, factor in left_over.items():
+    names, wanted = linear
+    for name, factor in names.items():
         if wanted % factor:
-            raise _contradiction(equation, sizes, f"{name} would be {wanted}/{factor}")
-        sizes.give(name, wanted // factor, place or f"`{text}`")
+            raise _contradiction(equation, sizes, f"{name} would be {wanted}/{factor}", what)
+        sizes.give(name, wanted // factor, equation[3] or f"`{equation[0]}`")
         return True
     if wanted:
-        raise _contradiction(equation, sizes, "")
+        raise _contradiction(equation, sizes, "", what)
     return True
 
 
-def _contradiction(equation: Equation, sizes: Sizes, why: str) -> ShapeError:
+def _difference(equation: Equation, sizes: Sizes) -> Form | None:
+    """``coefficients * symbols = number``; None where it is not linear yet."""
+    sides = form(equation[1], sizes.known), form(equation[2], sizes.known)
+    if sides[0] is None or sides[1] is None:
+        return None
+    (names, number), (others, other) = sides[0], sides[1]
+    left = {n: names.get(n, 0) - others.get(n, 0) for n in {**names, **others}}
+    return {n: c for n, c in left.items() if c}, other - number
+
+
+def _together(pending: list[Equation], sizes: Sizes, what: str) -> bool:
+    """Whether several equations at once say what a symbol is. Raises: ShapeError."""
+    system = System()
+    for equation in pending:
+        linear = _difference(equation, sizes)
+        if linear is None:
+            continue
+        text, _, _, place = equation
+        other = system.add(*linear, place or f"`{text}`")
+        if other is not None:
+            raise _contradiction(equation, sizes, f"it is {other[0]}, by {other[1]}", what)
+    solution = system.solution()
+    for name, (value, by) in solution.items():
+        if value.denominator != 1:
+            raise ShapeError(f"{name} would be {value}, by {by}", code="E552")
+        sizes.give(name, int(value), by)
+    return bool(solution)
+
+
+def _contradiction(equation: Equation, sizes: Sizes, why: str, elements: str) -> ShapeError:
     text, left, right, place = equation
     said = ", ".join(t for t in (why, sizes.told(left), sizes.told(right)) if t)
-    if place:
-        assert isinstance(right, Number)
-        what = f"{place} has {right.value} elements, not {text}"
+    if place and isinstance(right, Number):
+        what = f"{place} has {right.value} {elements}, not {text}"
     else:
         what = f"`{text}` does not hold"
     return ShapeError(f"{what}: {said}" if said else what, code="E552")

@@ -1,0 +1,55 @@
+"""The code of an operation as lines: definitions, and calls of other files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pullback.composite.syntax import Call, Parser, Statement
+from pullback.operations.notation import RUN
+
+
+@dataclass(frozen=True, slots=True)
+class Several(Statement):
+    """``a, b = f(x)``: what a file of several outputs gives."""
+
+    names: tuple[str, ...]
+
+
+class Lines(Parser):
+    """The parser of definitions, which reads calls of files with several outputs too."""
+
+    def statement(self) -> Statement:
+        """``name[axes] = body``, or ``a, b = f(x)``."""
+        first, comma, *_ = [*self.tokens[self.place : self.place + 2], None]
+        if first is None or first.kind != "name" or comma is None or comma.text != ",":
+            return super().statement()
+        names = [self.advance()]
+        while self.accept(","):
+            names.append(self.advance())
+            if names[-1].kind != "name":
+                self.fail("names stand here", names[-1].start, names[-1].end, code="E163")
+        self.expect("=", "after the names of what is made")
+        body = self.expression(0)
+        if not isinstance(body, Call):
+            self.fail("several names are those of a call", body.start, body.end, code="E163")
+        texts = tuple(token.text for token in names)
+        if len(set(texts)) < len(texts):
+            self.fail("a name stands twice", first.start, names[-1].end, code="E165")
+        return Several(first.start, body.end, texts[0], (), body, texts)
+
+
+def expanded(code: str, ranks: Mapping[str, int]) -> str:
+    """The code where ``~`` and ``~a`` among indices are as many axes as they have."""
+    for run, rank in ranks.items():
+        match = RUN.fullmatch(run)
+        name = "" if match is None or match["name"] is None else match["name"]
+        mark = rf"\s*~\s*{name}\s*"
+        axes = ", ".join(f"_{name}{n}" for n in range(rank))
+        if axes:
+            code = re.sub(rf"(?<=[\[,]){mark}(?=[,\]])", axes, code)
+            continue
+        code = re.sub(rf"\[{mark},", "[", code)
+        code = re.sub(rf",{mark}(?=[,\]])", "", re.sub(rf"\[{mark}\]", "[]", code))
+    return code

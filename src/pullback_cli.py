@@ -28,6 +28,7 @@ COMMANDS = {
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",
     "resume": "Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.",
+    "run": "Run FILE, a daten program: modules, parameters and what is computed, in one text.",
     "test-backend": "Try NAME, a backend or a file of one, on every primitive, form and layout.",
     "test-runtime": "Another name of test-backend.",
     "train": "Train a character GPT as one compiled program, then let it write.",

@@ -47,7 +47,7 @@ LEVELS = [
     },
     {"torch", "triton"},
     {"conformance", "gguf", "models", "onnx", "operations", "winograd"},
-    {"build"},
+    {"build", "daten"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -104,13 +104,13 @@ def _report(out: Output, operation: Operation, values: Any, times: tuple[float, 
     sys.exit(WRONG if wrong else 0)
 
 
-def numbers(text: str) -> dict[str, int]:
+def numbers(text: str, option: str = "--test") -> dict[str, int]:
     """``"M=100, N=3" -> {"M": 100, "N": 3}``. Raises: Misuse."""
     sizes: dict[str, int] = {}
     for part in filter(str.strip, text.split(",")):
         name, _, value = (p.strip() for p in part.partition("="))
         if not value.isdecimal() or len(value) > 12:
-            raise Misuse(f"--test: {part.strip()!r} is no size: write it like M=100")
+            raise Misuse(f"{option}: {part.strip()!r} is no size: write it like M=100")
         sizes[name] = int(value)
     return sizes
 

@@ -138,14 +138,18 @@ def _children(tree: Tree) -> tuple[Tree, ...]:
     return (tree.body,) if isinstance(tree, Reduction) else ()
 
 
-def reads(tree: Tree) -> Iterator[Read]:
-    """Every read in `tree`, left to right."""
+def within(tree: Tree) -> Iterator[Tree]:
+    """A tree and all below it, left to right."""
     stack = [tree]
     while stack:
         node = stack.pop()
-        if isinstance(node, Read):
-            yield node
+        yield node
         stack.extend(reversed(_children(node)))
+
+
+def reads(tree: Tree) -> Iterator[Read]:
+    """Every read in `tree`, left to right."""
+    return (node for node in within(tree) if isinstance(node, Read))
 
 
 class _Builder:

@@ -6,8 +6,45 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pullback.composite.syntax import Call, Parser, Statement
+from pullback.composite.syntax import Call, Parser, Statement, TextOrigin
+from pullback.errors import Origin, PullbackError
 from pullback.operations.notation import RUN
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrigin(TextOrigin):
+    """A place in a file of text, which is no Python."""
+
+    path: str
+
+    @property
+    def line(self) -> int:
+        """Line in the file, counted from 1."""
+        return self.row
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.path}:{self.row}"
+
+    @property
+    def source(self) -> str:
+        """The line itself."""
+        return self.text.split("\n")[self.row - 1].strip()
+
+    def excerpt(self) -> str:
+        """The line of the file with carets under the place."""
+        _, _, marked = TextOrigin.excerpt(self).partition("\n")
+        return f"  --> {self.path}:{self.row}:{self.column}\n{marked}"
+
+
+def moved(
+    problem: PullbackError, origin: Origin, kept: type[TextOrigin] = TextOrigin
+) -> PullbackError:
+    """The same error at a place of a file; what has a place of the kind `kept` keeps it."""
+    if isinstance(problem.origin, kept):
+        return problem
+    return type(problem)(problem.what, origin=origin, help=problem.help, code=problem.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +56,14 @@ class Several(Statement):
 
 class Lines(Parser):
     """The parser of definitions, which reads calls of files with several outputs too."""
+
+    def at(self, start: int, end: int) -> TextOrigin:
+        """A place in the text, or in the file that the text is of."""
+        origin = self.caller
+        if not isinstance(origin, FileOrigin):
+            return super().at(start, end)
+        own = origin.code, origin.offset, origin.caller, self.text, start, end, origin.path
+        return FileOrigin(*own)
 
     def statement(self) -> Statement:
         """``name[axes] = body``, or ``a, b = f(x)``."""

@@ -115,6 +115,10 @@ class Signature:
             sizes += [Size(name, Name(0, len(name), name)) for name in names]
         return sizes
 
+    def symbols(self, ranks: Mapping[str, int]) -> list[str]:
+        """Every symbol of its sizes."""
+        return [n for size in self.expanded(ranks) for n in symbols(size.tree)]
+
 
 def signature(text: object, caller: Origin, marks: Sequence[str] = ()) -> Signature:
     """A tensor from its notation; `marks`: words that may stand in braces beside its type.

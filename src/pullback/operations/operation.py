@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback.composite.syntax import Call, Name, Statement
+from pullback.composite.syntax import Call, Name, Number, Statement
 from pullback.composite.text import built
 from pullback.errors import ArgumentError, DTypeError, Origin, ShapeError, StateError
 from pullback.ir.dtype import DType
@@ -24,7 +24,7 @@ from pullback.operations.notation import (
     signature,
     symbols,
 )
-from pullback.operations.sizes import MOST_RANK, Sizes, ranks_of, runs_of, solved
+from pullback.operations.sizes import MOST_RANK, Sizes, check, ranks_of, runs_of, solve, solved
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import asarray
 from pullback.tensor.library.ops import permute_dims
@@ -74,6 +74,7 @@ class Operation:
     folder: Path | None
     caller: Origin
     others: Mapping[str, Operation] = field(default_factory=dict, compare=False)
+    open: bool = False  # sizes of outputs that nothing says are those of what the code makes
 
     @property
     def conditions(self) -> list[Condition]:
@@ -109,21 +110,22 @@ class Operation:
 
     def of_stored(self, *stored: Any, **given: int) -> Any:
         """The same where inputs lie as their order says, the slowest axis first."""
-        self._counted(stored)
+        self.counted(stored)
         turned: list[Any] = []
         for one, x in zip(self.inputs, stored, strict=True):
             back = None if one.order is None else [one.order.index(n) for n in range(x.ndim)]
             turned.append(x if back is None else permute_dims(x, back))
         return self._called(turned, given, 0)
 
-    def _counted(self, tensors: Sequence[Any]) -> None:
+    def counted(self, tensors: Sequence[Any]) -> None:
+        """Raises: ArgumentError for another number of tensors."""
         if len(tensors) != len(self.inputs):
             names = ", ".join(s.text for s in self.inputs)
             what = f"{self.name} takes {len(self.inputs)} tensors, not {len(tensors)}"
             raise ArgumentError(what, help=names, code="E554")
 
     def _called(self, tensors: Sequence[Any], given: Mapping[str, int], depth: int) -> Any:
-        self._counted(tensors)
+        self.counted(tensors)
         if depth > MOST_CALLS:
             what = f"{self.name}: {MOST_CALLS} files call each other, one in the other"
             raise ArgumentError(what, help="a file that calls itself never ends", code="E554")
@@ -140,7 +142,7 @@ class Operation:
 
     def _made(self, scope: dict[str, Any], known: Known, depth: int) -> list[Any]:
         sizes, ranks, types = known
-        shapes = {s.name: [sizes.of(n) for n in s.expanded(ranks)] for s in self.outputs}
+        shapes = {s.name: [self._asked(n, sizes) for n in s.expanded(ranks)] for s in self.outputs}
         parser = Lines(expanded(self.code, ranks), self.caller)
         for statement in parser.statements():
             callee = self._callee(statement, scope)
@@ -151,11 +153,28 @@ class Operation:
                 continue
             extents = dict(sizes.known)
             for axis, extent in zip(statement.axes, shapes.get(statement.name, ()), strict=False):
-                extents[axis.name] = extent
+                extents |= {} if extent is None else {axis.name: extent}
             (scope[statement.name],) = built(parser, [statement], extents, scope)
         for one in self.outputs:
             self._checked(one, scope.get(one.name), shapes[one.name], types)
+            if self.open:
+                self._closed(one, scope[one.name].shape, sizes, ranks)
+        if self.open:
+            check(self.conditions, sizes)
         return [scope[one.name] for one in self.outputs]
+
+    def _asked(self, size: Size, sizes: Sizes) -> Any:
+        """The extent of an output; None where it is left open."""
+        left = self.open and any(n not in sizes.known for n in symbols(size.tree))
+        return None if left else sizes.of(size)
+
+    def _closed(
+        self, one: Signature, shape: Sequence[int], sizes: Sizes, ranks: Mapping[str, int]
+    ) -> None:
+        """Symbols by what the code made of an output. Raises: ShapeError."""
+        for axis, (size, made) in enumerate(zip(one.expanded(ranks), shape, strict=True)):
+            place = f"axis {axis} of `{one.name}`"
+            solve([(size.text, size.tree, Number(0, 0, made), place)], sizes)
 
     def _callee(self, statement: Statement, scope: Mapping[str, Any]) -> Operation | None:
         """What ``h = gemm(x, w)`` calls: one of `others`, or gemm.toml of the same folder."""
@@ -192,7 +211,8 @@ class Operation:
         if made is None or any(one.name == s.name for s in self.inputs):
             what = f"{self.name}: the code defines no {one.name}"
             raise ArgumentError(what, help=f"it is an output: {one.text}", code="E554")
-        if list(made.shape) != list(shape):
+        same = [a is None or a == b for a, b in zip(shape, made.shape, strict=False)]
+        if len(shape) != len(made.shape) or not all(same):
             what = f"{self.name}: {one.text} is {tuple(shape)}, the code makes {made.shape}"
             raise ShapeError(what, code="E552")
         _typed(one, made.dtype, types, f"of {self.name}: the code makes {made.dtype}")

@@ -135,15 +135,18 @@ def solved(
         for axis, (size, count) in enumerate(zip(one.expanded(ranks), shape, strict=True)):
             place = f"axis {axis} of `{one.name}`"
             equations.append((size.text, size.tree, Number(0, 0, count), place))
-    for condition in where:
-        if condition.right is not None:
-            equations.append((condition.text, condition.left, condition.right, ""))
-    solve(equations, sizes)
+    check(where, sizes, equations)
+    return sizes
+
+
+def check(where: Sequence[Condition], sizes: Sizes, equations: Sequence[Equation] = ()) -> None:
+    """Symbols by equations and by what is said of sizes. Raises: ShapeError."""
+    told = [(c.text, c.left, c.right, "") for c in where if c.right is not None]
+    solve([*equations, *told], sizes)
     for condition in where:
         if condition.right is None and holds(condition.left, sizes.known) is False:
             said = sizes.told(condition.left)
             raise ShapeError(f"{condition.text} does not hold: {said}", code="E552")
-    return sizes
 
 
 def _symbolic(

@@ -34,6 +34,7 @@ from pullback.errors import (
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Extent
+from pullback.ir.graph import Definition
 from pullback.simplify.rules import simplify
 from pullback.tensor.define.compute import close
 from pullback.tensor.define.recurrence import Itself, recurrent
@@ -167,12 +168,16 @@ class _Builder:
     def build(self, statement: Statement) -> Tensor:
         """The tensor of a statement."""
         own = [self.bind(name, statement.body) for name in statement.axes]
-        body = self.visit(statement.body)
+        inner = _stopped(statement.body)
+        body = self.visit(statement.body if inner is None else inner)
         place = self.place(statement)
         try:
-            return close(own, body, statement.name, place)
+            made = close(own, body, statement.name, place)
         except PullbackError as problem:
             raise self.moved(problem, statement) from None
+        if inner is not None and isinstance(made.value, Definition):
+            made.value.stop = True
+        return made
 
     def place(self, tree: Tree) -> TextOrigin:
         """Where `tree` stands."""
@@ -432,6 +437,12 @@ class _System:
             builder.axes = {n.name: a for n, a in zip(statement.axes, axes, strict=True)}
             bodies.append(builder.visit(statement.body))
         return bodies
+
+
+def _stopped(body: Tree) -> Tree | None:
+    """What ``stop(..)`` is around, where that is all of a definition: no derivative passes."""
+    whole = isinstance(body, Call) and body.function == "stop" and len(body.args) == 1
+    return body.args[0] if isinstance(body, Call) and whole else None
 
 
 def _fits(name: str, args: Sequence[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ import click
 import numpy as np
 
 from pullback.cli.command import WRONG, Misuse, Output, command
+from pullback.cli.programs import function_named
 from pullback.cli.timing import medians
+from pullback.composite.syntax import Name, Number
 from pullback.config import Options
-from pullback.operations import Operation, parse, read
+from pullback.errors import Origin
+from pullback.operations import Operation, from_function, parse, read, written
 from pullback.operations.drawn import drawn
+from pullback.operations.notation import Size, signature
+from pullback.tensor.library.creation import dim, zeros
 from pullback.tensor.run.program import jit
 
 ROUNDS = 5
+BOUNDS = 1, 1 << 16  # of an extent that is a symbol
 EXAMPLE = """\
 pullback compile -i ops/gemm.toml --runtime c --test "M=100, N=100, K=100" --config OMP=1
 pullback compile --test "N=8" -e 'name = "double"
@@ -37,6 +44,9 @@ CONFIG = {
 @command(example=EXAMPLE)
 @click.option("-i", "--input", "path", metavar="FILE", help="the operation, as TOML")
 @click.option("-e", "--text", metavar="TEXT", help="the TOML itself")
+@click.option("--python", metavar="MODULE:FUNCTION", help="a function of Python, as an operation")
+@click.option("--shape", "shapes", multiple=True, metavar="x[M,4]", help="of each of its inputs")
+@click.option("-o", "--out", "target", metavar="FILE", help="write the operation, as TOML")
 @click.option("-r", "--runtime", "--backend", "backend", metavar="NAME", help="what compiles it")
 @click.option("-t", "--test", "tested", metavar="M=..,N=..", help="try it with these sizes")
 @click.option("-c", "--config", metavar="KEY=VALUE,..", default="", help=", ".join(CONFIG))
@@ -46,6 +56,9 @@ def compile(
     out: Output,
     path: str | None,
     text: str | None,
+    python: str | None,
+    shapes: tuple[str, ...],
+    target: str | None,
     backend: str | None,
     tested: str | None,
     config: str,
@@ -57,9 +70,14 @@ def compile(
     Inputs are drawn at random, sizes are those of --test, others as the file's own test has them.
     Exit code 1 where an output is further from the interpreter's than the file's tolerance.
     """
-    if (path is None) == (text is None):
-        raise click.UsageError("either -i FILE or -e TEXT")
-    operation = read(path) if path is not None else parse(text or "", Path.cwd())
+    if [path, text, python].count(None) != 2:
+        raise click.UsageError("either -i FILE, -e TEXT or --python MODULE:FUNCTION")
+    if shapes and python is None:
+        raise click.UsageError("--shape is of an input of --python MODULE:FUNCTION")
+    operation = operation_of(path, text, python, shapes)
+    if target is not None:
+        _save(target, written(operation))
+        out.show(f"{operation.name}: {target}")
     options = configured(replace(Options.from_environment(), debug=debug), config)
     if backend is not None:
         options = replace(options, backend=backend)
@@ -82,6 +100,43 @@ def compile(
     slow = time.thread_time() - start
     took = medians({"compiled": lambda: function(*arrays)}, ROUNDS)["compiled"]
     _report(out, operation, (made, wanted), (took, slow))
+
+
+def operation_of(
+    path: str | None, text: str | None, python: str | None, shapes: Sequence[str]
+) -> Operation:
+    """The operation of a file, a text, or a function. Raises: PullbackError, click.UsageError."""
+    if path is not None:
+        return read(path)
+    if python is None:
+        return parse(text or "", Path.cwd())
+    return from_function(function_named(python), *examples(shapes))
+
+
+def examples(shapes: Sequence[str]) -> list[Any]:
+    """Tensors of ``x{int64}[M, 4]``, symbols as extents. Raises: SyntaxFormError, Misuse."""
+    made: list[Any] = []
+    for text in shapes:
+        one = signature(text, Origin.of_caller())
+        extents: list[Any] = []
+        for axis in one.axes:
+            tree = axis.tree if isinstance(axis, Size) else None
+            if isinstance(tree, Number):
+                extents.append(int(tree.value))
+            elif isinstance(tree, Name):
+                extents.append(dim(tree.name, *BOUNDS))
+            else:
+                raise Misuse(f"--shape: {text}: an extent is a number or a symbol")
+        made.append(zeros(tuple(extents), dtype=one.type or "float32"))
+    return made
+
+
+def _save(path: str, text: str) -> None:
+    """Raises: Misuse where nothing can be written there."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise Misuse(f"{path} cannot be written: {problem}") from problem
 
 
 def _report(out: Output, operation: Operation, values: Any, times: tuple[float, float]) -> None:

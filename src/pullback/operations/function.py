@@ -6,6 +6,8 @@ definitions, nothing is given.
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +30,9 @@ from pullback.simplify.graph import simplify_graph
 from pullback.tensor.face.tensor import Tensor, shape_of
 from pullback.tensor.face.tree import flatten, parameter_names
 from pullback.tensor.record.trace import Trace, tracing
-from pullback.tensor.values.rules import RULES
 
 LETTERS = "ijklmnpqrstuvw"
-WORDS = frozenset((*RULES, *REDUCTIONS, *D.BY_NAME, "min", "max", "where", "clip", "and", "or",
-                   "not", "True", "False", "pi", "inf", "nan"))  # fmt: skip
+WORDS = frozenset((*REDUCTIONS, "and", "or", "not", "True", "False"))  # no names of tensors
 FORMS = {P.Loop: "a loop", P.Branch: "a branch", P.Feed: "a feeder", P.Receive: "a receiver",
          P.HostCall: "a call of the host"}  # fmt: skip
 
@@ -71,6 +71,12 @@ def from_function(function: Callable[..., Any], *examples: Any, name: str = "") 
 
 def _arguments(function: Callable[..., Any], examples: Sequence[Any]) -> list[Variable]:
     """A variable for each example. Raises: ArgumentError."""
+    try:
+        inspect.signature(function).bind(*examples)
+    except TypeError as problem:
+        raise ArgumentError(f"{len(examples)} examples: {problem}", code="E554") from problem
+    except ValueError:  # of some built-in functions
+        pass
     names = parameter_names(function, len(examples))
     made: list[Variable] = []
     for name, example in zip(names, examples, strict=True):
@@ -161,7 +167,7 @@ def _word(name: str) -> str:
     """A name as the text form has them."""
     plain = re.sub(r"\W", "_", name) or "_"
     plain = f"_{plain}" if plain[0].isdigit() else plain
-    return f"{plain}_" if plain in WORDS else plain
+    return f"_{plain}" if plain in WORDS else plain
 
 
 @dataclass(slots=True)
@@ -195,7 +201,11 @@ class Writer:
         rows = {"inputs": inputs, "outputs": outputs, "where": where}
         listed = [f"{key} = [{', '.join(_quoted(t) for t in own)}]" for key, own in rows.items()]
         head = [f"documentation = {_quoted(doc)}", f"name = {_quoted(name)}"]
-        return "\n".join([*head, *listed, f"code = '''\n{code}\n'''", ""])
+        sizes = {e.name: e for v in every for e in v.shape if isinstance(e, Dim)}
+        tried = ", ".join(f"{n} = {min(e.hi, max(e.lo, 5 + k))}" for k, (n, e) in
+                          enumerate(sizes.items()))  # fmt: skip
+        test = ["", "[test]", f"sizes = {{{tried}}}"]
+        return "\n".join([*head, *listed, f"code = '''\n{code}\n'''", *test, ""])
 
     def free(self, wanted: str) -> str:
         """A name that nothing has."""
@@ -274,4 +284,4 @@ class Writer:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text).replace("\x7f", "\\u007f")

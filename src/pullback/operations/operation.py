@@ -314,7 +314,12 @@ def written(operation: Operation) -> str:
     for key, parts in (("inputs", operation.inputs), ("outputs", operation.outputs),
                        ("where", operation.where)):  # fmt: skip
         lines.append(f"{key} = [{', '.join(_quoted(p.text) for p in parts)}]")
-    lines.append(f"code = {_quoted(operation.code)}")
+    plain = operation.code.isprintable() or all(
+        line.isprintable() and "'''" not in line for line in operation.code.split("\n")
+    )
+    several = plain and "\n" in operation.code
+    code = f"'''\n{operation.code}'''" if several else _quoted(operation.code)
+    lines.append(f"code = {code}")
     test = operation.test
     lines += ["", "[test]", f"low = {test.low}", f"high = {test.high}"]
     lines.append(f"tolerance = {test.tolerance}")

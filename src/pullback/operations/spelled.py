@@ -29,9 +29,9 @@ from pullback.tensor.values.functions import (
 
 MOST = 1 << 15  # characters of a definition
 MOST_DEPTH = 80  # of nested expressions, which the reader has a limit of, too
-LEAST, ATOM, SIGN, FACTOR, TERM = 0, 90, 70, 60, 50
+ATOM, SIGN, FACTOR, TERM, SAME, NOT = 90, 70, 60, 50, 40, 35
 INFIX: dict[type[Expr], tuple[str, int]] = {
-    E.Or: ("|", 10), E.Xor: ("^", 20), E.And: ("&", 30), E.Less: ("<", 40), E.Equal: ("==", 40),
+    E.Or: ("|", 10), E.Xor: ("^", 20), E.And: ("&", 30), E.Less: ("<", SAME), E.Equal: ("==", SAME),
     E.Add: ("+", TERM), E.Mul: ("*", FACTOR), E.Div: ("/", FACTOR), E.FloorDiv: ("//", FACTOR),
     E.Mod: ("%", FACTOR),
 }  # fmt: skip
@@ -147,14 +147,23 @@ class Speller:
         return ", ".join(self.spelled(n, depth)[0] for n in nodes)
 
     def infix(self, node: E.Binary, depth: int) -> Spelled:
+        if isinstance(node, E.Xor) and E.is_const(node.right, True) and node.dtype.is_bool:
+            return self.negated(node.left, depth)
         if isinstance(node, E.Mul) and _minus_one(node.right):
             return f"-{self.side(node.left, SIGN, depth)}", SIGN
         symbol, level = INFIX[type(node)]
-        left = self.operand(node.left, node.right, level + (level == 40), depth)
+        left = self.operand(node.left, node.right, level + (level == SAME), depth)
         right = node.right
         if isinstance(node, E.Add) and isinstance(right, E.Mul) and _minus_one(right.right):
             return f"{left} - {self.side(right.left, level + 1, depth)}", level
         return f"{left} {symbol} {self.operand(right, node.left, level + 1, depth)}", level
+
+    def negated(self, node: Expr, depth: int) -> Spelled:
+        """``a != b``, or ``~(..)``"""
+        if not isinstance(node, E.Equal):
+            return f"~({self.spelled(node, depth)[0]})", NOT
+        left = self.operand(node.left, node.right, SAME + 1, depth)
+        return f"{left} != {self.operand(node.right, node.left, SAME + 1, depth)}", SAME
 
     def operand(self, node: Expr, other: Expr, least: int, depth: int) -> str:
         """A literal without its type where the other operand has that."""

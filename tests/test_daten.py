@@ -132,6 +132,13 @@ def test_the_command_trains_saves_and_loads(tmp_path: Path) -> None:
     assert drawn.exit_code == 0 and drawn.output.count('"loss"') == 4, drawn.output
 
 
+def test_inference_needs_no_targets() -> None:
+    model = read(NET)
+    model.infer(x=np.ones((2, 5)))
+    assert "loss" not in kernels(model)
+    assert set(model.bound(model.outputs, {"x": np.ones((2, 5))})) == {"x", "w1", "b1", "w2", "b2"}
+
+
 def test_parameters_that_are_not_marked_stay() -> None:
     model = read(NET)
     frozen = parse(NET.read_text().replace("w1{Grad}", "w1"))

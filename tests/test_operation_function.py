@@ -16,9 +16,9 @@ from pullback import nn
 from pullback.cli.main import commands
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.ir.dtype import float32, float64, int64
-from pullback.ir.expr import Take
-from pullback.ir.graph import Variable
-from pullback.operations import from_function, parse, read, written
+from pullback.ir.expr import Axis, Const, Div, Mul, Take
+from pullback.ir.graph import Definition, Variable
+from pullback.operations import from_function, parse, read, spelled, written
 from pullback.operations.drawn import drawn
 from pullback.operations.function import traced
 from pullback.operations.spelled import TESTS, function_of, known
@@ -184,6 +184,22 @@ def test_long_and_deep_expressions_are_refused() -> None:
     for example in ("x", 3, None):
         with pytest.raises(ArgumentError, match="no example"):
             from_function(deep, example)
+
+
+def test_literals_among_literals_keep_their_type() -> None:
+    def body(x: Any) -> Any:
+        third = Div(Const(2.0, float32), Const(3.0, float32))
+        value = x.value
+        axes = tuple(Axis(n, e) for n, e in enumerate(value.shape))
+        return pb.Tensor(Definition("y", value.shape, Mul(Take(value, axes), third)))
+
+    assert "float32(2.0) / float32(3.0)" in from_function(body, (3,)).code
+
+
+def test_a_text_that_reads_as_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spelled.Speller, "infix", lambda self, node, depth: ("x[i] * 2", 60))
+    with pytest.raises(UnsupportedError, match="another definition where it is read again"):
+        from_function(lambda x: x + 1, (3,))
 
 
 def test_named_functions_are_found_by_what_they_are() -> None:

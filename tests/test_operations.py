@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from pullback.cli.compile_file import CONFIG, configured
 from pullback.cli.env import VARIABLES
 from pullback.cli.main import commands
 from pullback.errors import DTypeError, PullbackError, ShapeError, StateError
@@ -301,6 +304,54 @@ def test_compile_command() -> None:
     assert asked.exit_code == 2 and "it has M, K, N" in asked.output
     inline = invoked("compile", "-e", DOUBLE, "--backend", "reference", "--test", "M=4")
     assert inline.exit_code == 0 and "y [8]" in inline.output
+
+
+def test_every_setting_of_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULLBACK_CC", "")
+    values = {
+        "OMP": "1", "THREADS": "2", "MARCH": "x86-64-v3", "SIMD_LEN": "8", "CC": "cc",
+        "MACHINE": "generic", "MEMORY": "64MB", "CACHE": "off", "DUMP": str(tmp_path / "d"),
+        "HOST": "0", "CHECK": "0", "PROFILE": "1",
+    }  # fmt: skip
+    assert set(values) == set(CONFIG)
+    plain = pb.Options()
+    for key, value in values.items():
+        changed = configured(plain, f"{key}={value}")
+        assert (changed != plain) == (key not in ("OMP", "CC", "CHECK")), key
+        with pytest.raises(click.ClickException):
+            configured(plain, f"{key}=")
+    assert os.environ["PULLBACK_CC"] == "cc"
+    every = configured(plain, "OMP=0, MARCH=native,SIMD_LEN=4,CHECK=1,MEMORY=1KB")
+    assert (every.threads, every.target, every.check, every.memory) == (1, "x86-64", True, 1024)
+    said_of = {"SLEEF=1": "bound", "ARM_NEON=1": "MARCH", "OPT=3": "schedules",
+               "SIMD_LEN=5": "4, 8 or 16", "OPM=1": "did you mean OMP?",
+               "THREADS=many": "how many", "MACHIN=x": "these are known: OMP, "}  # fmt: skip
+    for text, said in said_of.items():
+        with pytest.raises(click.ClickException, match=re.escape(said)):
+            configured(plain, text)
+    for text in ("THREADS=0", "MEMORY=much"):
+        with pytest.raises(PullbackError):
+            configured(plain, text)
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_levels_of_debug(level: int, capfd: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "compile",
+        "-e",
+        DOUBLE,
+        "--debug",
+        str(level),
+        "--config",
+        "CACHE=off",
+        "--test",
+        "M=4",
+    )
+    assert invoked(*words).exit_code == 0
+    said = capfd.readouterr().err + invoked(*words).stderr
+    for least, text in ((1, "ms"), (2, "def y"), (3, "kernel y"), (4, "define void")):
+        assert (text in said) == (level >= least), (level, text)
+    assert invoked("compile", "-e", DOUBLE, "--debug", "5").exit_code == 2
 
 
 def test_env_names_every_variable_that_is_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -111,6 +112,51 @@ def test_columns_follow_the_lanes(matmul: UserSchedule) -> None:
     across = matmul.vectorize("k")
     assert across.schedule.steps[0].way is Way.SWEEP and across.schedule.steps[0].vector == 2
     assert matmul.vectorize(None).schedule.steps[0].vector is None
+
+
+# The strategies of AbstractTensor.lisp's runtimes by their names: each is a move of a schedule.
+# `scalar` and `disabled` are one thing here: a loop without lanes.
+STRATEGIES: dict[str, Callable[[UserSchedule], UserSchedule]] = {
+    "vector": lambda s: s.vectorize("j").unroll(1),
+    "unroll": lambda s: s.vectorize("j").unroll(4),
+    "disabled": lambda s: s.vectorize(None),
+    "scalar": lambda s: s.plain(),
+}
+WIDE = {"vector": (1, 3), "unroll": (4, 9), "disabled": (0, 0), "scalar": (0, 0)}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_source_of_a_strategy_of_vectorising(name: str) -> None:
+    options = Options(threads=1, target="x86-64-v3", cache=None)
+    x = RNG.normal(size=(6, 64)).astype(np.float32)
+    own = STRATEGIES[name](pb.schedule(pb.jit(pb.sin, options=options), x))
+    jitted = pb.jit(pb.sin, options=options, schedules=[own])
+    np.testing.assert_allclose(jitted(x).numpy(), np.sin(x), rtol=1e-6, atol=1e-6)
+    source = jitted.program.source()
+    least, most = WIDE[name]
+    assert least <= source.count("load <8 x float>") <= most
+    assert source.count("load <8 x float>") == source.count("store <8 x float>")
+
+
+FIVE = np.ones((2, 3, 4, 5, 6), np.float32)
+LOOPS: dict[str, tuple[Callable[..., Any], Any, Any, str]] = {
+    "flatten": (pb.sin, FIVE, None, r"for \(int64_t (\w+) = 0; \1 < 720;"),
+    "ndarray": (lambda x: pb.sin(x[:, :, ::2]), FIVE, None,
+                r"(?s) < 12;.*for \(int64_t (\w+) = 0; \1 < 30;"),
+    "static": (pb.sin, X, None, r"for \(int64_t (\w+) = 0; \1 < 720;"),
+    "dynamic": (pb.sin, X, [(pb.dim("n", 1, 64), 30)], r"for \(int64_t (\w+) = 0; \1 < v_\d+;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_source_of_indexing_and_scoping(name: str) -> None:
+    function, x, shapes, loop = LOOPS[name]
+    options = Options(backend="c", threads=1, target="x86-64-v3", cache=None)
+    jitted = pb.jit(function, options=options, shapes=shapes)
+    jitted(x)
+    source = jitted.program.source().partition("restrict x_a0")[2]
+    assert re.search(loop, source), source
+    assert name not in ("flatten", "static") or source.count("for (") == 1
 
 
 def test_a_stage_leaves_its_register() -> None:

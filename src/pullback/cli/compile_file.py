@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from pullback.cli.command import WRONG, Misuse, Output, command
 from pullback.cli.programs import function_named
 from pullback.cli.timing import medians
 from pullback.composite.syntax import Name, Number
-from pullback.config import Options
+from pullback.config import Options, parse_bytes
 from pullback.errors import Origin
 from pullback.operations import Operation, from_function, parse, read, written
 from pullback.operations.drawn import drawn
@@ -36,8 +38,23 @@ CONFIG = {
     "OMP": "1: a thread for each processor, 0: one thread",
     "THREADS": "how many threads",
     "MARCH": "the processor: native, x86-64-v3, ..",
+    "SIMD_LEN": "floats in a vector of x86-64: 4, 8 or 16",
+    "CC": "the compiler of the backend c",
+    "MACHINE": "the numbers that schedules are chosen by: a name, or a file",
+    "MEMORY": "bytes of temporaries: 64MB",
+    "CACHE": "the folder of compiled code, or off",
+    "DUMP": "a folder for every stage",
     "HOST": "0: nothing calls functions of the host",
     "CHECK": "1: each launch is looked at",
+    "PROFILE": "1: launches are timed",
+}
+WORDS = ("MARCH", "CC", "MACHINE", "MEMORY", "CACHE", "DUMP")  # values that are no numbers
+LANES = {4: "x86-64", 8: "x86-64-v3", 16: "x86-64-v4"}
+# Of AbstractTensor.lisp's runtime, by name: why they are no settings here.
+ELSEWHERE = {
+    "SLEEF": "functions are generated, each with its bound",
+    "ARM_NEON": "the processor says which vectors there are: MARCH",
+    "OPT": "code is made by schedules, and compiled one way",
 }
 
 
@@ -174,16 +191,45 @@ def configured(options: Options, text: str) -> Options:
     """Options with what ``OMP=1,MARCH=native`` says. Raises: Misuse for an unknown key."""
     for part in filter(str.strip, text.split(",")):
         key, _, value = (p.strip() for p in part.partition("="))
+        if key in ELSEWHERE:
+            raise Misuse(f"--config: {key} is no setting: {ELSEWHERE[key]}")
         if key not in CONFIG:
-            raise Misuse(f"--config: unknown key {key!r}; these are known: {', '.join(CONFIG)}")
-        if key != "MARCH" and not (value.isdecimal() and len(value) < 6):
-            raise Misuse(f"--config: {key}={value!r} is no number: {CONFIG[key]}")
-        if key == "MARCH":
-            options = replace(options, target=None if value == "native" else value)
-        elif key == "THREADS" or (key == "OMP" and value == "0"):
-            options = replace(options, threads=int(value) or 1)
-        elif key == "HOST":
-            options = replace(options, host=value != "0")
-        elif key == "CHECK":
-            options = replace(options, check=value != "0")
+            near = difflib.get_close_matches(key, CONFIG, 1)
+            guess = f" did you mean {near[0]}?" if near else ""
+            known = ", ".join(CONFIG)
+            raise Misuse(f"--config: unknown key {key!r};{guess} these are known: {known}")
+        if not value or (key not in WORDS and not (value.isdecimal() and len(value) < 6)):
+            raise Misuse(f"--config: {key}={value!r} is none: {CONFIG[key]}")
+        options = _set(options, key, value)
     return options
+
+
+def _set(options: Options, key: str, value: str) -> Options:
+    """Options with one setting. Raises: Misuse, OptionError."""
+    match key:
+        case "MARCH":
+            return replace(options, target=None if value == "native" else value)
+        case "SIMD_LEN":
+            if int(value) not in LANES:
+                raise Misuse(f"--config: SIMD_LEN={value}: {CONFIG[key]}")
+            return replace(options, target=LANES[int(value)])
+        case "OMP":
+            return replace(options, threads=None if value != "0" else 1)
+        case "THREADS":
+            return replace(options, threads=int(value))
+        case "CC":
+            os.environ["PULLBACK_CC"] = value
+            return options
+        case "MEMORY":
+            return replace(options, memory=parse_bytes(value))
+        case "CACHE":
+            return replace(options, cache=None if value == "off" else Path(value))
+        case "DUMP":
+            return replace(options, dump=Path(value))
+        case "MACHINE":
+            return replace(options, machine=value)
+        case "HOST":
+            return replace(options, host=value != "0")
+        case "CHECK":
+            return replace(options, check=value != "0")
+    return replace(options, profile=value != "0")

@@ -117,6 +117,8 @@ def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
     shutil.copytree(ROOT / "ops", tmp_path / "ops")
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "net.daten", tmp_path / "examples")
     gguf_support.small(tmp_path / "small.gguf")
     block = (ROOT / "README.md").read_text().split("```text\n$ pullback compile")[1].split("```")[0]
     for part in f"compile{block}".split("$ pullback "):

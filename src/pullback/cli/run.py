@@ -123,7 +123,7 @@ def _train(output: Output, model: Model, own: Settings, data: Mapping[str, Any])
 
     def told(step: int, loss: float) -> None:
         if step == 1 or step % every == 0 or step == own.steps:
-            output.show(f"step {step}: loss {loss:.6g}")
+            output.show(f"step {step}: loss {loss:.4g}")
 
     if model.goal() != ("loss",):
         output.show(f"no loss: the sum of {model.goal()[0]} is minimised")

@@ -18,7 +18,13 @@ import pullback as pb
 from pullback.cli.compile_file import CONFIG, configured
 from pullback.cli.env import VARIABLES
 from pullback.cli.main import commands
-from pullback.errors import DTypeError, PullbackError, ShapeError, StateError
+from pullback.errors import (
+    DTypeError,
+    PullbackError,
+    ShapeError,
+    StateError,
+    UnsupportedError,
+)
 from pullback.operations import parse, read, written
 from pullback.operations.drawn import drawn
 
@@ -30,17 +36,39 @@ DOUBLE = 'name = "d"\ninputs = ["x[M]"]\noutputs = ["y[K]"]\nwhere = ["K = 2*M"]
 DOUBLE += 'code = "y[k] = x[k // 2]"\n'
 
 
-def ran(path: Path, backend: str) -> tuple[list[np.ndarray[Any, Any]], float]:
+def missing(backend: str) -> str:
+    """Why a backend cannot run here, or nothing."""
+    try:
+        pb.jit(lambda x: x + 1, options=pb.Options(backend=backend))(np.ones(1, np.float32))
+    except UnsupportedError as problem:
+        return problem.what
+    return ""
+
+
+def ran(path: Path, backend: str, slopes: bool = False) -> tuple[list[np.ndarray[Any, Any]], float]:
+    """Outputs, and gradients of the sum of their products with numbers; the file's tolerance."""
     operation = read(path)
     arrays, given = drawn(operation, {}, np.random.default_rng(0))
+    floats = [n for n, a in enumerate(arrays) if a.dtype.kind == "f"]
+    slopes &= bool(floats) and operation.test.gradient != []
     options = pb.Options(backend=backend, threads=1)
-    made = pb.jit(lambda *a: operation.of_stored(*a, **given), options=options)(*arrays)
-    outputs = made if isinstance(made, tuple) else (made,)
+
+    def called(*stored: Any) -> Any:
+        made = operation.of_stored(*stored, **given)
+        outputs = made if isinstance(made, tuple) else (made,)
+        if not slopes:
+            return outputs
+        total = sum(pb.sum(y * pb.cos(pb.arange(y.size).reshape(y.shape) * 1.0))
+                    for y in outputs if y.dtype.is_float)  # fmt: skip
+        return (*outputs, *pb.grad(total, [stored[n] for n in floats]))
+
+    outputs = pb.jit(called, options=options)(*arrays)
+    assert len(outputs) == len(operation.outputs) + (len(floats) if slopes else 0)
     return [y.numpy().astype(np.float64) for y in outputs], operation.test.tolerance
 
 
-def compared(path: Path, backend: str) -> None:
-    (wanted, tolerance), (found, _) = ran(path, "reference"), ran(path, backend)
+def compared(path: Path, backend: str, slopes: bool = False) -> None:
+    (wanted, tolerance), (found, _) = ran(path, "reference", slopes), ran(path, backend, slopes)
     for want, got in zip(wanted, found, strict=True):
         limit = tolerance * max(1.0, np.max(abs(want), initial=0.0))
         bad = np.argwhere(~(abs(got - want) <= limit))
@@ -55,10 +83,20 @@ def test_files_on_llvm(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["llvm", "kernels", "c"])
+@pytest.mark.parametrize("backend", ["llvm", "kernels", "c", "opencl", "triton"])
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_files_on_every_backend(path: Path, backend: str) -> None:
-    compared(path, backend)
+    """Values and gradients; Triton's kernels are interpreted."""
+    if why := missing(backend):
+        pytest.skip(why)
+    compared(path, backend, slopes=True)
+
+
+@pytest.mark.parametrize("name", QUICK[::3])
+def test_gradients_of_files_on_c(name: str) -> None:
+    if why := missing("c"):
+        pytest.skip(why)
+    compared(ROOT / "ops" / f"{name}.toml", "c", slopes=True)
 
 
 @pytest.mark.slow

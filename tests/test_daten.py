@@ -247,6 +247,32 @@ def test_modules_and_names_that_are_known_are_told() -> None:
     assert unknown.infer()["output"].shape == (5, 5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "start", "right"),
+    [
+        ("int8", "= 127", True), ("int8", "= 128", False), ("int8", "= 0.5", False),
+        ("int8", "= -128", True), ("uint8", "= -1", False), ("int64", "= (normal 1)", False),
+        ("int64", "= (below 1e30)", False), ("int8", "= (below 128)", True),
+        ("int8", "= (below 129)", False), ("bool", "= 1", True), ("bool", "= 2", False),
+        ("float32", "= 1e400", False), ("float32", "= (uniform -1e308 1e308)", False),
+        ("float32", "= (below 5)", True), ("int64", "", True), ("float64", "= (normal 2)", True),
+        ("float16", "= 1e6", False),
+    ],
+)  # fmt: skip
+def test_values_to_begin_with(kind: str, start: str, right: bool) -> None:
+    model = parse(f"inputs:\n  x{{{kind}}}[40] {start}\nmain:\n  y[i] = x[i]\n")
+    if not right:
+        with pytest.raises(PullbackError, match=r"x: .* is no .*\[E558\]"):
+            model.infer()
+        return
+    made = model.infer()["y"]
+    assert made.dtype.name == kind and np.all(np.isfinite(made.astype(float)))
+    if start.startswith("= (below"):
+        assert made.min() >= 0 and made.max() < 128
+    elif start and "(" not in start:
+        assert np.all(made == np.array(float(start[2:])).astype(kind))
+
+
 def test_data_that_does_not_fit(tmp_path: Path) -> None:
     model = read(NET)
     x, t = np.ones((4, 5)), np.ones((4, 1))

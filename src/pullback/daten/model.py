@@ -25,7 +25,7 @@ from pullback.daten.evaluate import (
     placed,
     uses,
 )
-from pullback.daten.syntax import MOST_BYTES, Leaf, Text, text_of
+from pullback.daten.syntax import MOST_BYTES, Leaf, Start, Text, text_of
 from pullback.errors import GradientError, Origin, ShapeError, StateError, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.operations.drawn import MOST_ELEMENTS, drawn_type
@@ -41,6 +41,7 @@ from pullback.tensor.run.program import jit
 
 Array = np.ndarray[Any, Any]
 LOSS = "loss"
+LARGEST = 1e30  # of numbers that are drawn by
 SUFFIXES = (".toml", ".daten")
 
 
@@ -176,8 +177,11 @@ class Model:
         rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
         leaf = self.leaf(name)
         kind = D.float32 if leaf is None else drawn_type(leaf.signature)
-        start = ("uniform", (-1.0, 1.0)) if leaf is None else (leaf.start.kind, leaf.start.numbers)
-        way, numbers = start
+        start = Start() if leaf is None else leaf.start
+        way, numbers = start.kind, start.numbers
+        if leaf is not None and not fits(start, kind):
+            what = f"{name}: {way} {' '.join(f'{n:g}' for n in numbers)} is no {kind}"
+            raise SyntaxFormError(what, origin=leaf.origin, code="E558")
         values: Any = np.full(shape, numbers[0])
         if way == "normal":
             values = rng.normal(0.0, abs(numbers[0]), shape)
@@ -261,6 +265,25 @@ class Model:
             nn.save({n: self.values[n] for n in self.text.parameters}, path)
         except OSError as problem:
             raise StateError(f"{path} cannot be written: {problem}", code="E559") from problem
+
+
+def fits(start: Start, kind: D.DType) -> bool:
+    """Whether a type holds what is drawn; whole numbers of no range are 0 and 1."""
+    if start == Start():
+        return True
+    if kind.is_float:
+        held = np.asarray([n if abs(n) <= LARGEST else np.inf for n in start.numbers])
+        with np.errstate(over="ignore"):
+            return bool(np.all(np.isfinite(held.astype(kind.numpy).astype(np.float64))))
+    lo, hi = kind.range()
+    most = max(start.numbers) - (start.kind == "below")
+    whole = all(n.is_integer() for n in start.numbers)
+    return (
+        start.kind in ("number", "below")
+        and whole
+        and lo <= min(0.0, most)
+        and most <= min(hi, 2**53)
+    )
 
 
 def cast(name: str, array: Array, kind: D.DType) -> Array:

@@ -65,7 +65,7 @@ def compilations(text: str, folder: Path, **more: str) -> int:
     """Of a process that finds its code in a folder."""
     environment = {**os.environ, "PULLBACK_CACHE": str(folder), **more}
     line = [sys.executable, "-c", f"{COUNTED}{text}\nprint(len(calls))"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return int(done.stdout.split()[-1])
 

@@ -19,12 +19,15 @@ from pullback.build.interface import signature
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
+from pullback.ir.program import Feed, Receive
 
-# Those that can occur here; the rest are of callbacks and weights.
+# Those that can occur here; the rest are of a reader of weights.
 SAID = {
     0: "",
     -1: "there is no memory [E547]",
     -2: "a size is out of its bounds [E544]",
+    -3: "a callback is missing [E545]",
+    -4: "a callback failed, or fed nothing [E546]",
     -5: "this processor lacks instructions that it was built for [E542]",
     -6: "the header is of another build, or another version of the interface [E541]",
 }
@@ -191,10 +194,43 @@ def linked(
         arguments = dict(zip(function.state, names, strict=False))
         program = writer.program(inner, image, arguments, function.constants, function.sizes, sites)
         texts += [program, _outer(function, inner, arguments)]
-    name = functions[0].name
+    return _together(writer, texts, [f.name for f in functions], facts, sites)
+
+
+def program(
+    name: str,
+    image: Image,
+    arguments: Mapping[Variable, str],
+    calls: Mapping[Feed | Receive, str],
+    facts: Mapping[str, Any],
+    writer: Objects,
+) -> bytes:
+    """A shared library of the program of a script, whose kernels `writer` compiled."""
+    sites: list[str] = []
+    inner = f"{name}_run"
+    text = writer.program(inner, image, arguments, {}, {}, sites, calls)
+    user = ["user"] if calls else []
+    given = ", ".join(f"ptr %{n}" for n in [*arguments.values(), *calls.values(), *user])
+    b = Lines()
+    b.fails(b.value("call i1 @pb_lacks()"), "-5")
+    b.emit(f"ret i32 {b.value(f'call i32 @{inner}({given})')}")
+    head = f"define i32 @{name}({given}) nounwind {{\n.entry:"
+    outer = "\n".join([head, *b.lines, "}", ""])
+    return _together(writer, [COMMON, _has(facts["features"]), text, outer], [name], facts, sites)
+
+
+def _together(
+    writer: Objects,
+    texts: list[str],
+    names: Sequence[str],
+    facts: Mapping[str, Any],
+    sites: Sequence[str],
+) -> bytes:
+    """Objects, with what says what is wrong, as a library."""
+    name = names[0]
     texts += [_check(name, signature(facts)), _message(name, sites)]
     objects = [driver(texts, writer.objects), *writer.objects.values()]
-    exports = [*(f.name for f in functions), f"{name}_check", f"{name}_message"]
+    exports = [*names, f"{name}_check", f"{name}_message"]
     return shared_library(objects, exports, NEEDED if platform.libc_ver()[0] == "glibc" else ())
 
 

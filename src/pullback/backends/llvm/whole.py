@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,12 @@ from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.nest import Routine
-from pullback.ir.program import Branch, Item, Launch, Loop
+from pullback.ir.program import Branch, Feed, Item, Launch, Loop, Receive
 from pullback.ir.signature import digest
 
 Array = np.ndarray[Any, Any]
+Talks = Feed | Receive
+NOBODY: Mapping[Talks, str] = MappingProxyType({})
 ANY = "x86-64"  # what no kernel needs runs on any processor
 LINE = 64  # bytes: to which memory is aligned
 NEEDS = "install gcc or clang, or `pip install ziglang`"
@@ -82,13 +85,15 @@ class Objects(LLVM):
         constants: Mapping[Variable, Array],
         sizes: Mapping[Dim, str],
         sites: list[str],
+        calls: Mapping[Talks, str] = NOBODY,
     ) -> str:
-        """The function of a program, which is given arrays, then sizes. What its checks of indices
-        say is added to `sites`: it returns 1 + the place there.
+        """The function of a program, which is given arrays, then sizes, then `calls`: its feeders
+        and receivers, and what they are passed. What its checks of indices say is added to
+        `sites`: it returns 1 + the place there.
 
-        Raises: UnsupportedError for a program that calls its host.
+        Raises: UnsupportedError for a program that calls its host otherwise.
         """
-        return _Program(name, image, arguments, constants, sizes, sites).text()
+        return _Program(name, image, arguments, constants, sizes, sites, calls).text()
 
 
 def driver(texts: Sequence[str], symbols: Iterable[str]) -> bytes:
@@ -155,14 +160,20 @@ class _Program:
     constants: Mapping[Variable, Array]
     sizes: Mapping[Dim, str]
     sites: list[str]
+    calls: Mapping[Talks, str]
     b: Lines = field(default_factory=Lines)
     order: int = 0
     words: int = 1  # of the longest list of arguments
     turns: int = 0
+    ends: list[str] = field(default_factory=list)  # of the loops around
 
     def text(self) -> str:
         given = [f"ptr %{n}" for n in self.arguments.values()]
         given += [f"i64 %{n}" for n in self.sizes.values()]
+        given += [f"ptr %{n}" for n in self.calls.values()]
+        given += ["ptr %user"] if self.calls else []
+        for name in self.calls.values():
+            self.b.fails(self.b.value(f"icmp eq ptr %{name}, null"), "-3")
         plan = self.image.plan
         arena, stride = lined(plan.arena_bytes), max(plan.stride, default=0)
         room = _up(arena + stride) or LINE
@@ -177,6 +188,8 @@ class _Program:
             "  store [3 x i64] zeroinitializer, ptr %.error",
             f"  %.block = alloca [{self.words} x ptr], align 64",
             *(f"  %.turn{n} = alloca i64" for n in range(self.turns)),
+            *(f"  %.of_{n} = alloca i64" for n in self.calls.values()),
+            *(f"  store i64 0, ptr %.of_{n}" for n in self.calls.values()),
         ]
         constants = [
             f"@{self.constant(v)} = internal constant [{a.nbytes} x i8] {_bytes(a)}, align {LINE}"
@@ -207,6 +220,8 @@ class _Program:
                 self.loop(item)
             elif isinstance(item, Branch):
                 self.branch(item)
+            elif isinstance(item, Feed | Receive) and item in self.calls:
+                self.talk(item, self.calls[item])
             else:
                 what = f"a {type(item).__name__} in a program that no C compiler builds"
                 raise UnsupportedError(what, help=NEEDS, code="E533")
@@ -243,11 +258,42 @@ class _Program:
             far = self.b.value(f"mul i64 {now}, {loop.step}")
             place = self.b.value(f"add i64 {far}, {loop.start}")
             self.b.emit(f"store i64 {place}, ptr {self.at(loop.counter)}")
+        self.ends.append(end)
         self.block(loop.body)
+        self.ends.pop()
         again = self.b.value(f"add i64 {now}, 1")
         self.b.emit(f"store i64 {again}, ptr {turn}")
         self.b.emit(f"br label %{test}")
         self.b.lines.append(f"{end}:")
+
+    def talk(self, item: Talks, name: str) -> None:
+        """Call a function of the caller's: a feeder gives 1 where there is no more, which ends the
+        innermost loop; anything else but 0 ends the program.
+        """
+        b, over = self.b, self.b.label("over")
+        if isinstance(item, Receive):
+            times = b.value(f"add i64 {b.value(f'load i64, ptr %.of_{name}')}, 1")
+            b.emit(f"store i64 {times}, ptr %.of_{name}")
+            rest, due = b.value(f"urem i64 {times}, {item.every}"), b.label("due")
+            b.emit(f"br i1 {b.value(f'icmp eq i64 {rest}, 0')}, label %{due}, label %{over}")
+            b.lines.append(f"{due}:")
+        variables = item.targets if isinstance(item, Feed) else item.sources
+        self.words = max(self.words, len(variables))
+        self.stored([f"ptr {self.at(v)}" for v in variables])
+        ended = b.value(f"call i32 %{name}(ptr %user, ptr %.block)")
+        if isinstance(item, Feed) and self.ends:
+            more = b.label("more")
+            done = b.value(f"icmp eq i32 {ended}, 1")
+            b.emit(f"br i1 {done}, label %{self.ends[-1]}, label %{more}")
+            b.lines.append(f"{more}:")
+        b.fails(b.value(f"icmp ne i32 {ended}, 0"), "-4", "call void @free(ptr %.memory)")
+        b.begin(over)
+
+    def stored(self, words: Sequence[str]) -> None:
+        """Write what is passed on."""
+        for number, word in enumerate(words):
+            to = self.b.value(f"getelementptr i64, ptr %.block, i64 {number}")
+            self.b.emit(f"store {word}, ptr {to}")
 
     def launch(self, item: Launch) -> None:
         """One kernel, part by part: tasks of each are independent."""
@@ -268,9 +314,7 @@ class _Program:
         words += [f"i64 %{named[n]}" for n in facts.sizes]
         words.append("ptr %.error")
         self.words = max(self.words, len(words))
-        for number, word in enumerate(words):
-            to = self.b.value(f"getelementptr i64, ptr %.block, i64 {number}")
-            self.b.emit(f"store {word}, ptr {to}")
+        self.stored(words)
         given = f"ptr @{facts.symbol}_body, ptr %.block, i64 {facts.tasks}, ptr %.scratch"
         self.b.emit(f"call void @pb_serial({given})")
         if facts.finish:

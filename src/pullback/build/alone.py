@@ -13,9 +13,11 @@ from math import prod
 from typing import Any, Protocol
 
 from pullback.backends.base import Compiler, Image, lined
-from pullback.backends.llvm.whole import LINE, NEEDS, Lines, Objects, driver
+from pullback.backends.host.lines import LINE, NEEDS, Lines
+from pullback.backends.registry import named
 from pullback.build.elf import shared_library
 from pullback.build.interface import signature
+from pullback.config import BACKEND
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
@@ -147,6 +149,27 @@ old:
 """
 
 
+class Apart(Compiler, Protocol):
+    """What compiles kernels as objects, and writes what launches them."""
+
+    objects: dict[str, bytes]
+
+    def program(
+        self,
+        name: str,
+        image: Image,
+        arguments: Mapping[Variable, str],
+        constants: Mapping[Variable, Any],
+        sizes: Mapping[Dim, str],
+        sites: list[str],
+        calls: Mapping[Feed | Receive, str] = ...,
+    ) -> str:
+        """The function of a program."""
+
+    def driver(self, texts: Sequence[str]) -> bytes:
+        """The object of such functions."""
+
+
 class Function(Protocol):
     """One of the functions that are built."""
 
@@ -180,6 +203,19 @@ def is_linux() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
+def is_alone(language: str) -> bool:
+    """Whether libraries are linked here, because nothing compiles a language."""
+    backend: Any = named(language)
+    return is_linux() and not backend.compiles()
+
+
+def apart() -> Apart:
+    """What compiles kernels."""
+    backend: Any = named(BACKEND)
+    made: Apart = backend.alone()
+    return made
+
+
 def linked(
     functions: Sequence[Function], facts: Mapping[str, Any], whole: bool, threads: int
 ) -> bytes:
@@ -187,7 +223,7 @@ def linked(
     if not whole or threads > 1:
         what = f"{threads} threads" if whole else "an object or an archive"
         raise UnsupportedError(f"{what}, without a C compiler", help=NEEDS, code="E533")
-    writer, sites, texts = Objects(), list[str](), [COMMON, _has(facts["features"])]
+    writer, sites, texts = apart(), list[str](), [COMMON, _has(facts["features"])]
     for function in functions:
         image, names = function.image(writer), function.names()
         inner = f"{function.name}_kernels"
@@ -203,7 +239,7 @@ def program(
     arguments: Mapping[Variable, str],
     calls: Mapping[Feed | Receive, str],
     facts: Mapping[str, Any],
-    writer: Objects,
+    writer: Apart,
 ) -> bytes:
     """A shared library of the program of a script, whose kernels `writer` compiled."""
     sites: list[str] = []
@@ -220,7 +256,7 @@ def program(
 
 
 def _together(
-    writer: Objects,
+    writer: Apart,
     texts: list[str],
     names: Sequence[str],
     facts: Mapping[str, Any],
@@ -229,7 +265,7 @@ def _together(
     """Objects, with what says what is wrong, as a library."""
     name = names[0]
     texts += [_check(name, signature(facts)), _message(name, sites)]
-    objects = [driver(texts, writer.objects), *writer.objects.values()]
+    objects = [writer.driver(texts), *writer.objects.values()]
     exports = [*names, f"{name}_check", f"{name}_message"]
     return shared_library(objects, exports, NEEDED if platform.libc_ver()[0] == "glibc" else ())
 

@@ -21,11 +21,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
-from pullback.backends.c.compiler import compiles
+from pullback.backends.host.lines import NEEDS
 from pullback.backends.host.processor import named_target
-from pullback.backends.llvm.whole import NEEDS, Objects
 from pullback.backends.registry import named
-from pullback.build.alone import is_linux, program
+from pullback.build.alone import apart, is_alone, program
 from pullback.build.interface import (
     CALLBACK,
     INTERFACE,
@@ -132,7 +131,7 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
     prelude = [writer.prelude(target, threads), CALLBACK, hidden(text, f"{name}_run")]
     source = "\n".join([*prelude, *writer.bodies, text])
     manifest = _manifest(name, names, features(target) if not machine else (), machine)
-    alone = not machine and is_linux() and not compiles()
+    alone = not machine and is_alone(LANGUAGE)
     around = Around({name: text}, tuple(sites), manifest, not alone)
     if alone:
         library = _alone(name, entry, job, manifest, threads)
@@ -160,7 +159,7 @@ def _alone(name: str, entry: Entry, job: Job, manifest: Mapping[str, Any], threa
     if threads > 1:
         what = f"{threads} threads, without a C compiler"
         raise UnsupportedError(what, help=NEEDS, code="E533")
-    writer, backend = Objects(), cast(Any, named(LANGUAGE))
+    writer, backend = apart(), cast(Any, named(LANGUAGE))
     image = _image(entry, writer, job)
     names = _names(entry, image, backend.alone(""))
     arguments = {**names.inputs, **names.state, **names.results}

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
-from pullback.backends.c.compiler import compiles
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
 from pullback.bridge.signature import Parameter, Signature
-from pullback.build.alone import is_linux, linked
+from pullback.build.alone import is_alone, linked
 from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
 from pullback.build.interface import INTERFACE, Around, features, function_name, head, hidden
 from pullback.config import Options
@@ -83,7 +82,7 @@ class Built:
         """A shared library, or one object; without a C compiler, a library that LLVM and the linker
         of ours make. Raises: CompilerError, OptionError, UnsupportedError.
         """
-        if not self.asked.machine and not compiles() and is_linux():
+        if not self.asked.machine and is_alone(LANGUAGE):
             return linked(self.functions, self.around.facts, whole, self.asked.threads)
         backend: Any = named(LANGUAGE)
         writer: Writer = backend.alone("")

@@ -17,10 +17,10 @@ import numpy as np
 
 from pullback.backends.base import Code, Image, Job, Part, lined
 from pullback.backends.host.engine import portable_object
+from pullback.backends.host.lines import LINE, NEEDS, Lines
 from pullback.backends.host.processor import named_target, processor
-from pullback.backends.llvm.backend import LLVM
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.loops.backend import stored
+from pullback.backends.loops.backend import Loops, stored
 from pullback.backends.loops.key import routine_key
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim
@@ -33,8 +33,6 @@ Array = np.ndarray[Any, Any]
 Talks = Feed | Receive
 NOBODY: Mapping[Talks, str] = MappingProxyType({})
 ANY = "x86-64"  # what no kernel needs runs on any processor
-LINE = 64  # bytes: to which memory is aligned
-NEEDS = "install gcc or clang, or `pip install ziglang`"
 LIBRARY = """\
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
@@ -58,8 +56,10 @@ end:
 """
 
 
-class Objects(LLVM):
+class Objects(Loops):
     """Compiles kernels for libraries, each as an object; writes what launches them."""
+
+    name = "llvm"
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -95,59 +95,15 @@ class Objects(LLVM):
         """
         return _Program(name, image, arguments, constants, sizes, sites, calls).text()
 
-
-def driver(texts: Sequence[str], symbols: Iterable[str]) -> bytes:
-    """The object of functions that launch kernels, for any processor of the kind."""
-    heads = [
-        f"declare void @{symbol}_{name}(ptr, i64, ptr)\n"
-        for symbol in symbols
-        for name in ("body", "finish")
-    ]
-    text = "\n".join([LIBRARY, *heads, SERIAL, *texts])
-    return portable_object(text, named_target(ANY), others=True)
-
-
-@dataclass(slots=True)
-class Lines:
-    """Instructions, one after the other, with names of their own."""
-
-    lines: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def emit(self, line: str) -> None:
-        self.lines.append(f"  {line}")
-
-    def value(self, line: str) -> str:
-        """The name of what an instruction gives."""
-        self.count += 1
-        self.emit(f"%.{self.count} = {line}")
-        return f"%.{self.count}"
-
-    def label(self, name: str) -> str:
-        """A name for a block."""
-        self.count += 1
-        return f".{name}{self.count}"
-
-    def begin(self, label: str) -> None:
-        """A block, which the one before falls into."""
-        self.emit(f"br label %{label}")
-        self.lines.append(f"{label}:")
-
-    def fails(self, condition: str, status: str, *first: str) -> None:
-        """End with a status where something holds."""
-        bad, good = self.label("bad"), self.label("good")
-        self.emit(f"br i1 {condition}, label %{bad}, label %{good}")
-        self.lines.append(f"{bad}:")
-        for line in first:
-            self.emit(line)
-        self.emit(f"ret i32 {status}")
-        self.lines.append(f"{good}:")
-
-    def bounded(self, sizes: Mapping[Dim, str]) -> None:
-        """Each size is within its bounds."""
-        for dim, name in sizes.items():
-            self.fails(self.value(f"icmp slt i64 %{name}, {dim.lo}"), "-2")
-            self.fails(self.value(f"icmp sgt i64 %{name}, {dim.hi}"), "-2")
+    def driver(self, texts: Sequence[str]) -> bytes:
+        """The object of functions that launch kernels, for any processor of the kind."""
+        heads = [
+            f"declare void @{symbol}_{name}(ptr, i64, ptr)\n"
+            for symbol in self.objects
+            for name in ("body", "finish")
+        ]
+        text = "\n".join([LIBRARY, *heads, SERIAL, *texts])
+        return portable_object(text, named_target(ANY), others=True)
 
 
 @dataclass(slots=True)

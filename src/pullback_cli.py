@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "Show what the compiler makes of WHAT, at every stage or at one.",
     "generate": "Go on with a text by the language model in MODEL, a GGUF file.",
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
+    "prebuild": "Compile what PATHS need to run, so that their first run compiles nothing.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",
     "resume": "Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.",
     "run": "Run FILE, a daten program: modules, parameters and what is computed, in one text.",

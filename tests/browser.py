@@ -48,6 +48,8 @@ class Browser:
         self.address = self._address()
         browser = next(filter(None, map(shutil.which, NAMES)))
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        flags += ["--disable-quic", "--no-first-run", "--disable-background-networking"]
+        flags += ["--disable-component-update", "--disable-sync"]
         flags += [f"--user-data-dir={self.folder}", f"--window-size={self.size[0]},{self.size[1]}"]
         wanted = {"goog:chromeOptions": {"binary": browser, "args": flags}}
         wanted["goog:loggingPrefs"] = {"browser": "ALL"}

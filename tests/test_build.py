@@ -103,10 +103,10 @@ def loader(folder: Path) -> ModuleType:
     return module
 
 
-def after(folder: Path) -> list[np.ndarray]:
+def after(folder: Path, script: str = SCRIPT) -> list[np.ndarray]:
     """The states when the compiled program itself has run a second time."""
     names: dict[str, object] = {}
-    exec(SCRIPT, names)  # the text above
+    exec(script, names)  # the text above
     names["made"][0] = 0  # type: ignore[index]
     names["train"]()  # type: ignore[operator]
     from pullback.tensor.record.trace import held

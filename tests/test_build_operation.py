@@ -200,8 +200,7 @@ def test_no_compiler_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     without = lambda n, *more: None if n == "ziglang" else found(n, *more)
     monkeypatch.setattr(importlib.util, "find_spec", without)
     gemm = ROOT / "ops/gemm.toml"
-    said = refused(gemm, "-o", tmp_path / "gemm.so")
-    assert "[E357]" in said
+    said = refused(gemm, "-o", tmp_path / "gemm.o")
     assert "pip install ziglang" in said
     assert "[E549]" in refused(gemm, "--target", "wasm32", "-o", tmp_path / "gemm.wasm")
     assert not [*tmp_path.iterdir()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
+import runpy
 import shutil
 import subprocess
 import time
@@ -24,6 +26,7 @@ pytestmark = [
         importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed"
     ),
 ]
+F32X4_ADD, F32X4_MUL = b"\xfd\xe4\x01", b"\xfd\xe6\x01"
 MAIN = """
 import { readFileSync } from "node:fs";
 import { load } from "./train.mjs";
@@ -75,9 +78,9 @@ def ran(folder: Path, what: str = "", weights: str = "weights.safetensors") -> d
     return made
 
 
-def near(folder: Path, state: dict[str, list[float]]) -> None:
+def near(want_all: list[np.ndarray], state: dict[str, list[float]]) -> None:
     """Beside this processor's, which multiplies and adds in one step."""
-    for (name, got), want in zip(state.items(), after(folder), strict=True):
+    for (name, got), want in zip(state.items(), want_all, strict=True):
         bad = np.flatnonzero(abs(np.array(got) - want.reshape(-1)) > 1e-4)
         if len(bad):
             at = bad[0]
@@ -89,7 +92,7 @@ def test_a_training_loop_in_node(folder: Path) -> None:
     assert (made["n"], made["seen"]) == (1000, 10)
     state = made["state"]
     assert isinstance(state, dict)
-    near(folder, state)
+    near(after(folder), state)
     ended = ran(folder, "ends")
     assert (ended["n"], ended["seen"]) == (250, 2)
 
@@ -125,17 +128,101 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.browser
-def test_a_page_trains(folder: Path, browser: Browser) -> None:
-    browser.open((folder / "out/train.html").as_uri())
+# The batches of the script, by what the page draws: it fills arrays with 2 * random() - 1.
+DRAWS = """
+let place = 0;
+Math.random = () => {
+  const n = Math.floor(place / 256), i = place % 256;
+  ++place;
+  const x = Math.fround(Math.fround(((n * 7919 + i * 104729) % 1000) / 500) - 1);
+  return (x + 1) / 2;
+};
+"""
+
+
+def opened(browser: Browser, page: Path) -> None:
+    browser.open(page.as_uri())
     end = time.monotonic() + 30
-    while time.monotonic() < end and not browser.run("return document.body.dataset.ready"):
+    while not browser.run("return document.body.dataset.ready"):
+        assert time.monotonic() < end, browser.complaints()
         time.sleep(0.05)
+
+
+STATE = "return Object.entries(program.state).map(([name, x]) => [name, [...x].map(Number)])"
+# The weights that a script leaves are where a page begins: this one ends before it trains.
+ENDS = "def batch():\n    if made[0] is None:\n        raise StopIteration"
+FRESH = SCRIPT.replace("made, losses = [0]", "made, losses = [None]").replace("def batch():", ENDS)
+
+
+@pytest.mark.browser
+def test_a_page_trains(browser: Browser, tmp_path: Path) -> None:
+    """Its loss falls, and its weights are those of the compiled program."""
+    (tmp_path / "train.py").write_text(FRESH)
+    line = ["build", str(tmp_path / "train.py"), "--target", "wasm32", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(commands, line)
+    assert done.exit_code == 0, done.output
+    opened(browser, tmp_path / "out/train.html")
+    before = browser.run(STATE)
+    browser.run(DRAWS)
     browser.click("#run")
     text = browser.run("return document.getElementById('said').textContent")
     losses = [float(line.split()[1]) for line in text.splitlines() if line.startswith("loss")]
     assert len(losses) == 10
-    assert losses[-1] < losses[0]
+    assert losses[-1] < losses[0] / 2, losses
+    made = browser.run(STATE)
+    near(after(tmp_path, FRESH), dict(made))
+    assert before != made
+    assert float(browser.text("#time").split()[0]) > 0
+    assert not browser.complaints()
+
+
+MODEL = """
+import numpy as np
+import pullback as pb
+from pullback import nn
+
+pb.random.manual_seed(3)
+model = nn.Sequential(
+    nn.Conv2d(1, 4, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 10), nn.Softmax(1)
+).eval()
+
+@pb.jit
+def classify(image):
+    return model(image)
+
+made = classify(((np.arange(49) * 37) % 64 / 64).astype(np.float32).reshape(1, 1, 7, 7))
+"""
+
+
+@pytest.mark.browser
+def test_a_page_runs_a_model(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "classify.py").write_text(MODEL)
+    line = ["build", str(tmp_path / "classify.py"), "--target", "wasm32", "-o", str(tmp_path)]
+    done = CliRunner().invoke(commands, line)
+    assert done.exit_code == 0, done.output
+    opened(browser, tmp_path / "classify.html")
+    made = browser.run(
+        "const x = Float32Array.from({ length: 49 }, (_, n) => ((n * 37) % 64) / 64);"
+        "return [...program.run(x)[0]];"
+    )
+    want = runpy.run_path(str(tmp_path / "classify.py"))["made"].numpy().reshape(-1)
+    assert len(made) == len(want)
+    assert np.max(abs(np.array(made) - want)) < 1e-5
+    browser.click("#run")
+    assert browser.text("#said").count("\n") == 1
+    assert not browser.complaints()
+
+
+@pytest.mark.browser
+def test_the_browser_has_the_vectors(folder: Path, browser: Browser) -> None:
+    """What the page holds multiplies four numbers at once, and is refused by nobody."""
+    data = (folder / "out/train.wasm").read_bytes()
+    assert data.count(F32X4_MUL) > 4
+    assert data.count(F32X4_ADD) > 4
+    given = ",".join(map(str, data))
+    assert browser.run(f"return WebAssembly.validate(new Uint8Array([{given}]))")
+    text = (folder / "out/train.html").read_text()
+    assert base64.b64encode(data).decode() in text
 
 
 def test_the_page_has_all_of_it(folder: Path) -> None:

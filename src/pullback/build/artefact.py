@@ -16,13 +16,15 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.host.lines import NEEDS
 from pullback.backends.host.processor import named_target
 from pullback.backends.registry import named
+from pullback.build.alone import apart, is_alone, program
 from pullback.build.interface import (
     CALLBACK,
     INTERFACE,
@@ -118,7 +120,8 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
     name = function_name(name, backend.alone(""))
     writer: Writer = backend.alone(f"{name}_run")
     target = aimed(machine, options, writer)
-    image = _image(entry, writer, Job(options, target, None, CompileStats(), Reporter(options)))
+    job = Job(options, target, None, CompileStats(), Reporter(options))
+    image = _image(entry, writer, job)
     names = _names(entry, image, writer)
     _refuse(image)
     contents = [v.array for v in held((*entry.read, *entry.written))]
@@ -128,8 +131,12 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
     prelude = [writer.prelude(target, threads), CALLBACK, hidden(text, f"{name}_run")]
     source = "\n".join([*prelude, *writer.bodies, text])
     manifest = _manifest(name, names, features(target) if not machine else (), machine)
-    around = Around({name: text}, tuple(sites), manifest)
-    library = writer.library(source, around.text(), target, True, machine)
+    alone = not machine and is_alone(LANGUAGE)
+    around = Around({name: text}, tuple(sites), manifest, not alone)
+    if alone:
+        library = _alone(name, entry, job, manifest, threads)
+    else:
+        library = writer.library(source, around.text(), target, True, machine)
     manifest["library"] = hashlib.sha256(library).hexdigest()
     weights = _weights(names.state, contents)
     files = {
@@ -145,6 +152,18 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
             f"{name}_loader.py": _loader(name).encode(),
         }
     return [written_file(folder / file, data) for file, data in files.items()]
+
+
+def _alone(name: str, entry: Entry, job: Job, manifest: Mapping[str, Any], threads: int) -> bytes:
+    """A library where nothing compiles C. Raises: UnsupportedError."""
+    if threads > 1:
+        what = f"{threads} threads, without a C compiler"
+        raise UnsupportedError(what, help=NEEDS, code="E533")
+    writer, backend = apart(), cast(Any, named(LANGUAGE))
+    image = _image(entry, writer, job)
+    names = _names(entry, image, backend.alone(""))
+    arguments = {**names.inputs, **names.state, **names.results}
+    return program(name, image, arguments, names.calls, manifest, writer)
 
 
 def aimed(machine: str, options: Options, writer: Writer) -> Target:
@@ -165,7 +184,7 @@ def _pages(name: str, manifest: Mapping[str, Any], wasm: bytes, weights: bytes) 
     return {f"{name}.mjs": script.encode(), f"{name}.html": page.encode()}
 
 
-def _image(entry: Entry, writer: Writer, job: Job) -> Image:
+def _image(entry: Entry, writer: Compiler, job: Job) -> Image:
     """Kernels written down, memory planned."""
     program = entry.executable.program
     for rule in job.options.rules:

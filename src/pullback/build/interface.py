@@ -93,6 +93,7 @@ class Around:
     bodies: Mapping[str, str]
     sites: tuple[str, ...]
     facts: Mapping[str, Any]
+    reads: bool = True  # weights, in C
 
     @property
     def name(self) -> str:
@@ -131,7 +132,7 @@ class Around:
     def read(self) -> str:
         """The head of the function that reads weights; "": there are none."""
         names = ", ".join(f"void *{r['name']}" for r in self.facts["state"])
-        wanted = names and not self.is_module
+        wanted = names and self.reads and not self.is_module
         return f"int {self.name}_read(const char *path, {names})" if wanted else ""
 
     def text(self) -> str:

@@ -14,11 +14,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.base import CompileStats, Job
+from pullback.backends.base import Compiler, CompileStats, Image, Job
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
 from pullback.bridge.signature import Parameter, Signature
+from pullback.build.alone import is_alone, linked
 from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
 from pullback.build.interface import INTERFACE, Around, features, function_name, head, hidden
 from pullback.config import Options
@@ -75,13 +76,20 @@ class Built:
     around: Around
     source: str
     target: Target
-    machine: str
+    asked: Asked
+    functions: Sequence[_Function]
 
     def data(self, whole: bool) -> bytes:
-        """A shared library, or one object. Raises: CompilerError, OptionError."""
+        """A shared library, or one object; without a C compiler, a library that LLVM and the linker
+        of ours make. Raises: CompilerError, OptionError, UnsupportedError.
+        """
+        if not self.asked.machine and is_alone(LANGUAGE):
+            return linked(self.functions, self.around.facts, whole, self.asked.threads)
         backend: Any = named(LANGUAGE)
         writer: Writer = backend.alone("")
-        return writer.library(self.source, self.around.text(), self.target, whole, self.machine)
+        return writer.library(
+            self.source, self.around.text(), self.target, whole, self.asked.machine
+        )
 
 
 def built(operation: Operation, asked: Asked) -> Built:
@@ -119,7 +127,7 @@ def built(operation: Operation, asked: Asked) -> Built:
     around = Around(
         dict(zip([w.name for w in written], texts, strict=True)), tuple(sites), first.facts(written)
     )
-    return Built(around, source, first.target, asked.machine)
+    return Built(around, source, first.target, asked, written)
 
 
 def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[str, Any]]:
@@ -200,27 +208,41 @@ class _Function:
 
     def text(self, sites: list[str]) -> str:
         """Kernels, the function of them, and one of dense arrays around it."""
-        options, target = self.part.options, self.target
         inner = f"{self.name}_kernels"
         writer = self.writer(inner)
+        image, count, sizes = self.image(writer), len(self.part.inputs), self.sizes
+        pairs = list(zip(self.state, self.names(), strict=False))
+        text = writer.program(
+            image, dict(pairs[:count]), dict(pairs[count:]), self.constants, sizes, sites, {}
+        )
+        return "\n".join([hidden(text, inner), *writer.bodies, text, self.outer(text, sizes)])
+
+    def image(self, writer: Compiler) -> Image:
+        """Kernels by a backend, memory planned."""
+        options, target = self.part.options, self.target
         job = Job(options, target, None, CompileStats(), Reporter(options))
         program = self.part.entry.executable.program
         for rule in options.rules:
             program = rule.program(program)
         program = Program(turned_ahead(program.body, target.profile), program.state)
-        chosen = chooser(None, 1, (), writer.name, writer.start)
-        image, _ = image_of(program, writer, job, chosen)
-        names, count = self.names(), len(self.part.inputs)
-        ends = count, count + len(self.results)
-        pairs = list(zip(self.state, names, strict=False))
-        state = program.state
-        contents = [v.array for v in held(self.part.entry.read)]
-        constants = dict(zip(state[count:], contents, strict=False))
-        sizes = dict(zip(self.dims, names[ends[1] :], strict=True))
-        text = writer.program(
-            image, dict(pairs[: ends[0]]), dict(pairs[ends[0] :]), constants, sizes, sites, {}
-        )
-        return "\n".join([hidden(text, inner), *writer.bodies, text, self.outer(text, sizes)])
+        return image_of(program, writer, job, chooser(None, 1, (), writer.name, writer.start))[0]
+
+    @property
+    def given(self) -> int:
+        """How many of its state it is given."""
+        return len(self.part.inputs)
+
+    @property
+    def constants(self) -> dict[Variable, Any]:
+        """What it captures, with contents."""
+        state = self.part.entry.executable.program.state[len(self.part.inputs) :]
+        return dict(zip(state, [v.array for v in held(self.part.entry.read)], strict=False))
+
+    @property
+    def sizes(self) -> dict[Dim, str]:
+        """Those that are arguments, each by its name."""
+        names = self.names()
+        return dict(zip(self.dims, names[len(names) - len(self.dims) :], strict=True))
 
     def outer(self, text: str, sizes: Mapping[Dim, str]) -> str:
         """Of dense arrays: copies of those whose rows lie further apart at the largest size."""

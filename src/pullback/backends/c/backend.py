@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from pullback.backends.base import Code, Job, Stored
-from pullback.backends.c.compiler import compiler
+from pullback.backends.c.compiler import compiler, compiles
 from pullback.backends.c.emit import emit_program, emit_routine, standalone
 from pullback.backends.c.language import C11
 from pullback.backends.c.whole import Writer
@@ -77,6 +77,10 @@ class C(Loops):
     def alone(self, prefix: str) -> Writer:
         """What writes a program as a function called `prefix` in a file that stands alone."""
         return Writer(prefix)
+
+    def compiles(self) -> bool:
+        """Whether there is a C compiler, or one is named."""
+        return compiles()
 
     def written(self) -> Mapping[str, NestText]:
         return {self.name: lambda nest, target: emit_routine(nest, C11(target.vector))}

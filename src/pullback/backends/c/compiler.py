@@ -135,6 +135,12 @@ def compiler() -> CC:
     return _found(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
 
 
+def compiles() -> bool:
+    """Whether there is a C compiler, or one is named."""
+    named = os.environ.get(VARIABLE) or any(map(shutil.which, KNOWN))
+    return bool(named or importlib.util.find_spec("ziglang"))
+
+
 def crossing(machine: str) -> CC:
     """What compiles for another machine: the package `ziglang`, or a `PULLBACK_CC` that is one.
 

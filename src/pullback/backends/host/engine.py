@@ -100,15 +100,22 @@ def compile_object(text: str, target: Target) -> bytes:
         return bytes(machine(target).emit_object(module))
 
 
+def portable_object(text: str, target: Target, others: bool = False) -> bytes:
+    """An object for a library; `others`: it calls functions of other objects."""
+    with _parsed(text, target, not others) as module:
+        return bytes(new_machine(target, moves=True).emit_object(module))
+
+
 def assembled(text: str, target: Target) -> str:
     """The machine code of LLVM IR."""
     with _parsed(text, target) as module:
         return str(machine(target).emit_assembly(module))
 
 
-def _parsed(text: str, target: Target) -> Any:
+def _parsed(text: str, target: Target, checked: bool = True) -> Any:
     llvm = binding()
-    check_symbols(text, target)
+    if checked:
+        check_symbols(text, target)
     try:
         module = llvm.parse_assembly(text, context=llvm.create_context())
     except RuntimeError as error:

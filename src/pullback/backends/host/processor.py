@@ -176,8 +176,8 @@ def _cpu(target: Target) -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
-def new_machine(target: Target) -> Any:
-    """LLVM's compiler for a target. An engine owns its own."""
+def new_machine(target: Target, moves: bool = False) -> Any:
+    """LLVM's compiler for a target. An engine owns its own. `moves`: of code for libraries."""
     llvm = binding()
     if target.name == host_target().name or target.cpu == NATIVE:
         llvm.initialize_native_target()
@@ -192,6 +192,8 @@ def new_machine(target: Target) -> Any:
     placed = {"reloc": "static", "codemodel": "jitdefault"}
     if not triple(target).startswith("x86_64"):
         placed = {"reloc": "default", "codemodel": "default"}
+    if moves:
+        placed = {"reloc": "pic", "codemodel": "small"}
     made = llvm.Target.from_triple(triple(target))
     return made.create_target_machine(cpu=cpu, features=features, opt=SPEED, **placed)
 

@@ -15,6 +15,7 @@ from pullback.backends.llvm.jit import (
     load_codes,
     resumed,
 )
+from pullback.backends.llvm.whole import Objects
 from pullback.backends.loops.backend import Loops, NestText, stored
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
@@ -24,6 +25,10 @@ class LLVM(Loops):
     """Routines as LLVM IR, a function each."""
 
     name = "llvm"
+
+    def alone(self) -> Objects:
+        """What compiles kernels for libraries, where nothing compiles C."""
+        return Objects()
 
     def identity(self, target: Target) -> str:
         return processor(target)

@@ -176,7 +176,7 @@ class Native:
         count = len(self._results)
         derived = Derived("graph", Signature(tuple(parameters), count), self._traced)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
-        return Programs(derived, {}, self._options, lambda: ({},) * len(parameters), writes)
+        return Programs(derived, {}, self._options, lambda _: ({},) * len(parameters), writes)
 
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""

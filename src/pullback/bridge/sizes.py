@@ -246,7 +246,7 @@ class Sized:
                     plain = all(e.is_Integer or e in known for e in run)
                     if plain and sympy.Mul(*run) == own:
                         return [e for e in run if e != 1]
-        coefficient, factors = own.as_coeff_mul()
+        coefficient, factors = _product(own)
         if not coefficient.is_Integer or not all(f in known for f in factors):
             raise ShapeError(f"the size {own} of an argument", code="E120")
         return [*factors, *([coefficient] if coefficient != 1 else [])]
@@ -282,7 +282,7 @@ class Sized:
             return None
         meta = node.meta["val"]
         every = meta if isinstance(meta, list | tuple) else [meta]
-        shapes = [[self._expression(s) for s in one.shape] for one in every]
+        shapes = [[self._expression(s) for s in getattr(one, "shape", ())] for one in every]
         if not all(e.is_Integer or e in self._dims for shape in shapes for e in shape):
             return None
         made = [tuple(map(self._extent, shape)) for shape in shapes]
@@ -313,7 +313,7 @@ class Sized:
         if not isinstance(value, Size | Dim):
             return value
         own = value.expression if isinstance(value, Size) else self._of(value)
-        coefficient, factors = own.as_coeff_mul()
+        coefficient, factors = _product(own)
         if not all(f in self._dims for f in factors) or not coefficient.is_Integer:
             raise ShapeError(f"the size {own} as a number", code="E120")
         number: Any = int(coefficient)
@@ -443,6 +443,16 @@ class Sizing:
         held = room(shape, tensor.dtype, sizes, direct)
         held[tuple(map(slice, sized))].copy_(own.view(sized))
         return held
+
+
+def _product(own: Any) -> tuple[Any, list[Any]]:
+    """A size as a number times factors: ``3 s^2  ->  3, [s, s]``"""
+    coefficient, factors = own.as_coeff_mul()
+    powers = [f.as_base_exp() for f in factors]
+    whole = [base for base, times in powers for _ in range(int(times))] if all(
+        times.is_Integer and times > 0 for _, times in powers
+    ) else factors
+    return coefficient, list(whole)
 
 
 def _leaves(value: Any) -> list[Any]:

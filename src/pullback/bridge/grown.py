@@ -15,13 +15,13 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv
 
-from pullback.bridge import windows
+from pullback.bridge import ordered, windows
 from pullback.bridge.programs import TYPES
 from pullback.ir.expr import Dim, Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import arange
-from pullback.tensor.library.maths import equal, greater_equal, less, logical_and
-from pullback.tensor.library.ops import astype, clip, reshape, take, where
+from pullback.tensor.library.maths import equal, greater_equal, less, logical_and, remainder
+from pullback.tensor.library.ops import astype, broadcast_to, clip, reshape, take, where
 
 aten = torch.ops.aten
 Count = Callable[[Any], Any]
@@ -63,7 +63,7 @@ def _term(own: Any) -> bool:
     if isinstance(own, FloorDiv):
         whole, by = own.args
         return bool(by.is_Integer and by > 0) and _linear(whole)
-    return own.is_Symbol or own == 1
+    return bool(own.is_Symbol or own == 1)
 
 
 def bounds(own: Any, ranges: Mapping[Any, tuple[int, int]]) -> tuple[int, int]:
@@ -226,6 +226,29 @@ def counted_from(shape: tuple[Extent, ...], count: Count, node: Node, *given: An
     return astype(places, TYPES[node.meta["val"].dtype])
 
 
+def filled(shape: tuple[Extent, ...], count: Count, node: Node, *given: Any, **_: Any) -> Any:
+    """A size everywhere, which is the last argument; None for what is a number."""
+    value = given[-1]
+    number = count(value)
+    kind = TYPES[node.meta["val"].dtype]
+    return None if number is value else astype(broadcast_to(number, shape), kind)
+
+
+def repeated(
+    shape: tuple[Extent, ...], count: Count, node: Node, x: Any, times: Sequence[Any]
+) -> Any:
+    """``y[i] = x[i mod n]``; None where no axis that is repeated is symbolic."""
+    own = (1,) * (len(shape) - x.ndim) + tuple(x.shape)
+    moved = [n for n, e in enumerate(shape) if e is not own[n] and e != own[n]]
+    if not any(isinstance(e, Dim) for n in moved for e in (own[n], shape[n])):
+        return None
+    made = reshape(x, own)
+    for axis in moved:
+        places = remainder(arange(shape[axis]), count(own[axis]))
+        made = take(made, places, axis=axis)
+    return made
+
+
 def _taken(x: Any, axis: int, places: Any, size: Any) -> Any:
     """``x[.., places, ..]``, at the nearest place that there is."""
     if isinstance(size, int) and size == 1:
@@ -237,8 +260,15 @@ def _along(x: Tensor, axis: int, rank: int) -> Tensor:
     return reshape(x, tuple([x.shape[0] if n == axis else 1 for n in range(rank)]))
 
 
-JOINED = {aten.cat.default, aten.slice.Tensor, aten.slice_backward.default, *windows.RULES}
+JOINED = {
+    aten.cat.default,
+    aten.repeat.default,
+    aten.slice.Tensor,
+    aten.slice_backward.default,
+    *windows.RULES,
+}
 RULES: dict[Any, Callable[..., Any]] = {
+    **ordered.RULES,
     **windows.RULES,
     aten.cat.default: joined,
     aten.slice.Tensor: cut,
@@ -249,6 +279,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.select_backward.default: picked_back,
     aten.slice_scatter.default: put,
     aten.constant_pad_nd.default: padded,
+    aten.full.default: filled,
+    aten.scalar_tensor.default: filled,
+    aten.repeat.default: repeated,
     aten.arange.default: counted_from,
     aten.arange.start: counted_from,
     aten.arange.start_step: counted_from,

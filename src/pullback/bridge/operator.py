@@ -17,6 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.bridge.derived import SHARED, Derived
+from pullback.bridge.lying import Axes
 from pullback.bridge.private import (
     BelowAutograd,
     SingleLevelFunction,
@@ -27,7 +28,6 @@ from pullback.bridge.private import (
     single_level,
     transformed,
 )
-from pullback.bridge.lying import Axes
 from pullback.bridge.programs import Dims, DimsOf, Programs, caller
 from pullback.bridge.residuals import NOTHING, Residuals
 from pullback.config import Options

@@ -149,8 +149,8 @@ def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedE
 class Programs:
     """Programs by types, shapes, strides and static arguments; `defaults` by place.
 
-    `dims`: the symbolic axes of tensors, for all sizes of which one program serves. `writes`: results that are written into the memory of an argument, which they
-    fill, and by which place.
+    `dims`: the symbolic axes of tensors, for all sizes of which one program serves. `writes`:
+    results that are written into the memory of an argument, which they fill, and by which place.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Programs:
         return True
 
     def _traced(self, args: Sequence[Any], shapes: Sequence[Any]) -> Outline:
-        """Shapes and types of the results for tensors of these, from a trace that is thrown away."""
+        """Shapes and types of the results, from a trace that is thrown away."""
         kinds = [kind_of(a) if isinstance(a, _Given) else static(a) for a in args]
         key = (*shapes, *kinds)
         outline = self._outlines.get(key)

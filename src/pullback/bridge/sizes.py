@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch.fx import Node
 
-from pullback.bridge import folds, grown
+from pullback.bridge import folds, grown, numbers
 from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
@@ -209,7 +209,7 @@ class Sized:
                 lengths = [len(group) for group in self._shapes[node]]
                 values[node] = folds.grouped(value, lengths).plain
         for node in self._steps:
-            if isinstance(node.meta.get("val"), torch.SymInt | int):
+            if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | int):
                 continue
             given, named = torch.fx.map_arg(
                 (node.args, node.kwargs),
@@ -309,17 +309,16 @@ class Sized:
         return astype(number, kind) if kind.is_float else number
 
     def _count(self, value: Any) -> Any:
-        """A size as a number; what is none passes. Raises: ShapeError for what is no product."""
+        """A size as a number; what is none passes. Raises: ShapeError for what has no formula."""
         if not isinstance(value, Size | Dim):
             return value
         own = value.expression if isinstance(value, Size) else self._of(value)
-        coefficient, factors = _product(own)
-        if not all(f in self._dims for f in factors) or not coefficient.is_Integer:
-            raise ShapeError(f"the size {own} as a number", code="E120")
-        number: Any = int(coefficient)
-        for factor in factors:
-            number = sum_of(ones((self._dims[factor],), dtype="int64")) * number
-        return number
+        return numbers.valued(own, self._ones)
+
+    def _ones(self, own: Any) -> Any:
+        """An extent as a number; None for what is none."""
+        dim = self._dims.get(own)
+        return None if dim is None else sum_of(ones((dim,), dtype="int64"))
 
     def _checked(self, made: Any, meta: Any) -> Any:
         """Of the type and the shape that the graph promised. Raises: ShapeError for another."""
@@ -449,9 +448,11 @@ def _product(own: Any) -> tuple[Any, list[Any]]:
     """A size as a number times factors: ``3 s^2  ->  3, [s, s]``"""
     coefficient, factors = own.as_coeff_mul()
     powers = [f.as_base_exp() for f in factors]
-    whole = [base for base, times in powers for _ in range(int(times))] if all(
-        times.is_Integer and times > 0 for _, times in powers
-    ) else factors
+    whole = (
+        [base for base, times in powers for _ in range(int(times))]
+        if all(times.is_Integer and times > 0 for _, times in powers)
+        else factors
+    )
     return coefficient, list(whole)
 
 

@@ -26,7 +26,9 @@ Count = Callable[[Any], Any]
 
 def _open(*shapes: Sequence[Extent]) -> bool:
     """Whether an axis of space is symbolic, in tensors that have samples."""
-    return all(len(s) > 2 for s in shapes) and any(isinstance(e, Dim) for s in shapes for e in s[2:])
+    return all(len(s) > 2 for s in shapes) and any(
+        isinstance(e, Dim) for s in shapes for e in s[2:]
+    )
 
 
 def _convolved(
@@ -36,7 +38,7 @@ def _convolved(
 
     def run(x: Any, w: Any, b: Any = None) -> Any:
         space = w.ndim - 2
-        s, p, d = (each(tuple(v), space, "conv") for v in (stride, padding, dilation))
+        s, p, d = (_told(v, space) for v in (stride, padding, dilation))
         rows = zip(x.shape[2:], w.shape[2:], s, p, d, strict=True)
         ends = (made[0], *made[2:])
         if transposed:
@@ -81,7 +83,8 @@ def _windows(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> l
 
 
 def _told(value: Any, space: int) -> tuple[int, ...]:
-    return each(value if isinstance(value, int) else tuple(value), space, "pool")
+    listed: list[int] = [value] if isinstance(value, int) else list(value)
+    return each(listed, space, "windows")
 
 
 def max_pool(
@@ -152,19 +155,29 @@ def _averaged(
         def total(*i: Any) -> Any:
             met = list(zip(windows, i[2:], taps, strict=True))
             tests = [t for w, y, k in met for t in w.inside(y, k)]
-            return pb.sum(padded(tests, x[(*i[:2], *(w.place(y, k) for w, y, k in met))]), over=taps)
+            return pb.sum(
+                padded(tests, x[(*i[:2], *(w.place(y, k) for w, y, k in met))]), over=taps
+            )
 
         sums = pb.compute(made, total, name="avg_pool")
         if whole or divisor is not None:
             return sums / float(divisor or math.prod(w.size for w in windows))
         for n, (w, extent) in enumerate(zip(windows, made[2:], strict=True)):
             k = pb.axis(w.size)
-            times = pb.compute((extent,), lambda y, w=w, k=k: pb.sum(padded(w.inside(y, k), 1.0), over=k))
+            times = pb.compute(
+                (extent,), lambda y, w=w, k=k: pb.sum(padded(w.inside(y, k), 1.0), over=k)
+            )
             rest = tuple([extent if d == n else 1 for d in range(len(windows))])
             sums = sums / pb.astype(pb.reshape(times, rest), sums.dtype)
         return sums
 
     return run
+
+
+def _times(window: Window) -> Callable[[Any], Any]:
+    """How many elements a window meets."""
+    k = pb.axis(window.size)
+    return lambda y: pb.sum(padded(window.inside(y, k), 1.0), over=k)
 
 
 RULES: dict[Any, Callable[..., Any]] = {

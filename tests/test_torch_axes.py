@@ -237,3 +237,39 @@ def test_nothing_beyond_a_result_is_written(monkeypatch: pytest.MonkeyPatch) -> 
     (backward,) = op.residuals._backwards.values()
     assert "partial" in backward.jit.program.explain()
     assert whole and all(bool((memory[-4096:] == MARK).all()) for memory in whole)
+
+
+def dense(x: pb.Tensor, w: pb.Tensor) -> pb.Tensor:
+    return pb.softmax(pb.tanh(x @ w), axis=1)
+
+
+def eager_dense(x: Any, w: Any) -> Any:
+    return torch.softmax(torch.tanh(x @ w), -1)
+
+
+@pytest.mark.parametrize(("axes", "shapes"), [((0, 0), "sn"), ((1, None), "ns"), ((None, 0), "n")])
+def test_samples_of_symbolic_axes_have_one_program(axes: Any, shapes: str) -> None:
+    """`torch.vmap` along any axis, of all arguments or of some, and what is derived of it."""
+    name = "axes_samples_" + shapes
+    op = pb.torch.op(dense, name=name, dynamic={"x": {-2: pb.dim("n", 1, 24)}})
+    many = [torch.vmap(f, axes) for f in (op, eager_dense)]
+    slopes = [
+        torch.vmap(torch.func.grad(lambda x, w, f=f: f(x, w).square().sum()), axes)
+        for f in (op, eager_dense)
+    ]
+    traces = set()
+    for n in (5, 9, 2):
+        x = draws(*[{"n": n, "s": 3}[c] for c in shapes], 6)
+        w = draws(*([3] if axes[1] == 0 else []), 6, 4, seed=1)
+        compare(many[0], many[1], [x, w])
+        torch.testing.assert_close(*[f(x.detach(), w.detach()) for f in slopes])
+        traces.add(op.traces)
+    assert len(traces) == 1 and op.traces <= 4  # forward and backward, and those of `grad`
+
+
+def test_second_derivatives_of_symbolic_axes() -> None:
+    """Heads have the axes of results, also where nothing ran but what keeps for a backward."""
+    op = pb.torch.op(dense, name="axes_second", dynamic={"x": pb.dim("n", 1, 24)})
+    for n in (1, 4, 7):
+        assert torch.autograd.gradgradcheck(op, (draws(n, 6), draws(6, 4, seed=1)))
+    assert op.traces <= 9

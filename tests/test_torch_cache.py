@@ -300,7 +300,7 @@ def test_a_kept_graph_says_why_it_has_a_program_for_each_size() -> None:
     for n in range(2):
         again()
         x = marked(7)
-        assert torch.equal(compiled(lambda x: x.sort(0).values)(x), x.sort(0).values)
+        assert torch.equal(compiled(lambda x: x.mode(0).values)(x), x.mode(0).values)
         (graph,) = pb.torch.report().graphs
         assert hits() == n and "symbolic" in graph.sizes
 

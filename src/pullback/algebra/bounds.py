@@ -368,7 +368,18 @@ class Prover:
         sign = _sign(e, intervals.tight(gap))
         if sign is None and intervals.learn(gap.atoms):
             sign = _sign(e, intervals.tight(gap))
-        return sign
+        return self._divided(gap) if sign is None and isinstance(e, Less) else sign
+
+    def _divided(self, gap: Affine) -> bool | None:
+        """Whether ``a - e // c > 0``, which is ``c a - e > 0``."""
+        for quotient, coefficient in gap.terms:
+            if coefficient == -1 and isinstance(quotient, FloorDiv):
+                by, inner = quotient.right, self.intervals.form(quotient.left)
+                if isinstance(by, Const) and by.value > 0 and self.intervals.exact(inner):
+                    rest = gap.plus(self.intervals.form(quotient))
+                    lo, hi = self.intervals.tight(rest.times(int(by.value)).minus(inner))
+                    return True if lo > 0 else False if hi <= 0 else None
+        return None
 
     def _ranges(self, e: Comparison) -> bool | None:
         left = self.intervals.of(e.left)

@@ -40,7 +40,7 @@ def lacking(node: Node) -> str | None:
         return None
     if node.op != "call_function":
         return f"a {node.op}"
-    if node.target in FREE or node.target in SIZES:
+    if node.target in FREE or node.target in SIZES or _is_number(node):
         return None
     if node.target == SEED:
         return None
@@ -57,6 +57,12 @@ def lacking(node: Node) -> str | None:
         return None
     metas = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     return asked(*metas[0], **metas[1])
+
+
+def _is_number(node: Node) -> bool:
+    """Whether it computes with sizes: ``s0 / 2``"""
+    number = isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat)
+    return number and not isinstance(node.target, torch._ops.OpOverload)
 
 
 def _unknown(node: Node) -> str | None:
@@ -176,7 +182,7 @@ class Native:
         count = len(self._results)
         derived = Derived("graph", Signature(tuple(parameters), count), self._traced)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
-        return Programs(derived, {}, self._options, lambda: ({},) * len(parameters), writes)
+        return Programs(derived, {}, self._options, lambda _: ({},) * len(parameters), writes)
 
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""

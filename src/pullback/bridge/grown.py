@@ -15,12 +15,13 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv
 
+from pullback.bridge import ordered, windows
 from pullback.bridge.programs import TYPES
 from pullback.ir.expr import Dim, Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import arange
-from pullback.tensor.library.maths import equal, greater_equal, less, logical_and
-from pullback.tensor.library.ops import astype, clip, reshape, take, where
+from pullback.tensor.library.maths import equal, greater_equal, less, logical_and, remainder
+from pullback.tensor.library.ops import astype, broadcast_to, clip, reshape, take, where
 
 aten = torch.ops.aten
 Count = Callable[[Any], Any]
@@ -28,7 +29,7 @@ Count = Callable[[Any], Any]
 
 
 def sums(nodes: Sequence[Node], of: Callable[[Any], Any]) -> list[Any]:
-    """The sizes of a graph that are sums of symbols and numbers, or wholes of these by a number,
+    """The sizes of a graph that are sums of symbols, numbers, and wholes of these by a number,
     each once; so are multiples of a symbol that are joined or cut.
     """
     seen: dict[Any, None] = {}
@@ -49,35 +50,50 @@ def _whole(node: Node, of: Callable[[Any], Any]) -> list[Any]:
 
 
 def _is_sum(own: Any) -> bool:
-    if isinstance(own, FloorDiv):
-        whole, by = own.args
-        return by.is_Integer and by > 0 and _linear(whole)
-    return own.is_Add and _linear(own)
+    return (own.is_Add or isinstance(own, FloorDiv)) and _linear(own)
 
 
 def _linear(own: Any) -> bool:
+    """Whether it is a sum of symbols, of numbers, and of wholes of such sums by a number."""
     terms = own.as_coefficients_dict()
-    return all(t.is_Symbol or t == 1 for t in terms) and all(c.is_Integer for c in terms.values())
+    return all(_term(t) for t in terms) and all(c.is_Integer for c in terms.values())
+
+
+def _term(own: Any) -> bool:
+    if isinstance(own, FloorDiv):
+        whole, by = own.args
+        return bool(by.is_Integer and by > 0) and _linear(whole)
+    return bool(own.is_Symbol or own == 1)
 
 
 def bounds(own: Any, ranges: Mapping[Any, tuple[int, int]]) -> tuple[int, int]:
     """What a sum may be: ``s + 1, s in 2..16  ->  3..17``"""
-    if isinstance(own, FloorDiv):
-        least, most = bounds(own.args[0], ranges)
-        return max(1, least // int(own.args[1])), max(1, most // int(own.args[1]))
-    low = high = int(own.as_coeff_Add()[0])
-    for symbol, (least, most) in ranges.items():
-        factor = int(own.coeff(symbol))
-        low += min(factor * least, factor * most)
-        high += max(factor * least, factor * most)
+    low, high = _bounds(own, ranges)
     return max(1, low), max(1, high)
+
+
+def _bounds(own: Any, ranges: Mapping[Any, tuple[int, int]]) -> tuple[int, int]:
+    if own.is_Symbol:
+        return ranges[own]
+    if isinstance(own, FloorDiv):
+        low, high = _bounds(own.args[0], ranges)
+        return low // int(own.args[1]), high // int(own.args[1])
+    low = high = 0
+    for term, times in own.as_coefficients_dict().items():
+        ends = (1, 1) if term == 1 else _bounds(term, ranges)
+        least, most = sorted(int(times) * end for end in ends)
+        low, high = low + least, high + most
+    return low, high
 
 
 def valued(own: Any, sizes: Mapping[Any, int]) -> int:
     """A sum, at sizes of a call."""
+    if own.is_Symbol:
+        return sizes[own]
     if isinstance(own, FloorDiv):
         return valued(own.args[0], sizes) // int(own.args[1])
-    return int(own.as_coeff_Add()[0]) + sum(int(own.coeff(s)) * n for s, n in sizes.items())
+    terms = own.as_coefficients_dict().items()
+    return sum(int(c) * (1 if term == 1 else valued(term, sizes)) for term, c in terms)
 
 
 def joined(shape: tuple[Extent, ...], count: Count, node: Node, pieces: Any, dim: int = 0) -> Any:
@@ -210,6 +226,29 @@ def counted_from(shape: tuple[Extent, ...], count: Count, node: Node, *given: An
     return astype(places, TYPES[node.meta["val"].dtype])
 
 
+def filled(shape: tuple[Extent, ...], count: Count, node: Node, *given: Any, **_: Any) -> Any:
+    """A size everywhere, which is the last argument; None for what is a number."""
+    value = given[-1]
+    number = count(value)
+    kind = TYPES[node.meta["val"].dtype]
+    return None if number is value else astype(broadcast_to(number, shape), kind)
+
+
+def repeated(
+    shape: tuple[Extent, ...], count: Count, node: Node, x: Any, times: Sequence[Any]
+) -> Any:
+    """``y[i] = x[i mod n]``; None where no axis that is repeated is symbolic."""
+    own = (1,) * (len(shape) - x.ndim) + tuple(x.shape)
+    moved = [n for n, e in enumerate(shape) if e is not own[n] and e != own[n]]
+    if not any(isinstance(e, Dim) for n in moved for e in (own[n], shape[n])):
+        return None
+    made = reshape(x, own)
+    for axis in moved:
+        places = remainder(arange(shape[axis]), count(own[axis]))
+        made = take(made, places, axis=axis)
+    return made
+
+
 def _taken(x: Any, axis: int, places: Any, size: Any) -> Any:
     """``x[.., places, ..]``, at the nearest place that there is."""
     if isinstance(size, int) and size == 1:
@@ -221,8 +260,16 @@ def _along(x: Tensor, axis: int, rank: int) -> Tensor:
     return reshape(x, tuple([x.shape[0] if n == axis else 1 for n in range(rank)]))
 
 
-JOINED = aten.cat.default, aten.slice.Tensor, aten.slice_backward.default
+JOINED = {
+    aten.cat.default,
+    aten.repeat.default,
+    aten.slice.Tensor,
+    aten.slice_backward.default,
+    *windows.RULES,
+}
 RULES: dict[Any, Callable[..., Any]] = {
+    **ordered.RULES,
+    **windows.RULES,
     aten.cat.default: joined,
     aten.slice.Tensor: cut,
     aten.select.int: picked,
@@ -232,6 +279,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.select_backward.default: picked_back,
     aten.slice_scatter.default: put,
     aten.constant_pad_nd.default: padded,
+    aten.full.default: filled,
+    aten.scalar_tensor.default: filled,
+    aten.repeat.default: repeated,
     aten.arange.default: counted_from,
     aten.arange.start: counted_from,
     aten.arange.start_step: counted_from,

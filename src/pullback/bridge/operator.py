@@ -17,6 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.bridge.derived import SHARED, Derived
+from pullback.bridge.lying import Axes
 from pullback.bridge.private import (
     BelowAutograd,
     SingleLevelFunction,
@@ -27,7 +28,7 @@ from pullback.bridge.private import (
     single_level,
     transformed,
 )
-from pullback.bridge.programs import Dims, Programs, caller
+from pullback.bridge.programs import Dims, DimsOf, Programs, caller
 from pullback.bridge.residuals import NOTHING, Residuals
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
@@ -57,7 +58,7 @@ class Operator:
         defaults: Mapping[int, Any],
         options: Options | None = None,
         dispatched: bool = True,
-        dims: Callable[[], Dims] | None = None,
+        dims: DimsOf | None = None,
         keeps: bool = True,
     ) -> None:
         self.function = function
@@ -65,7 +66,7 @@ class Operator:
         self.dispatched = dispatched
         self.options = options
         every: Dims = ({},) * len(function.signature.parameters)
-        self.programs = Programs(function, defaults, options, dims or (lambda: every))
+        self.programs = Programs(function, defaults, options, dims or (lambda _: every))
         self.residuals = Residuals(self.programs, options) if keeps else None
         self.derived: dict[str, Operator] = {}
         self._tensors = function.signature.tensors
@@ -114,23 +115,40 @@ class Operator:
 
     def pullback(self) -> Operator:
         """``dx, .. = f_vjp(dy, .., x, .., wanted)``"""
-        own = self.programs
-        return self._derive(self.function.pullback(), lambda: (*own.leads, *own.dims(), {}))
+        own, first = self.programs, self.function.signature.outputs
+
+        def dims(args: Sequence[Any]) -> Dims:
+            primals = args[first:-1]
+            return (*own.leads(primals), *own.dims(primals), {})
+
+        return self._derive(self.function.pullback(), dims)
 
     def pushforward(self) -> Operator:
         """``dy, .. = f_jvp(dx, .., x, ..)``"""
-        own = self.programs
-        places = self._tensors
-        return self._derive(
-            self.function.pushforward(),
-            lambda: (*[own.dims()[n] for n in places], *own.dims()),
-        )
+        own, places = self.programs, self._tensors
+
+        def dims(args: Sequence[Any]) -> Dims:
+            known = own.dims(args[len(places) :])
+            return (*[known[n] for n in places], *known)
+
+        return self._derive(self.function.pushforward(), dims)
 
     def batched(self) -> Operator:
-        """``ys = f_vmap(xs, .., axes)``"""
-        return self._derive(self.function.batched())
+        """``ys = f_vmap(xs, .., axes)``, the samples first in each tensor that has them"""
+        own = self.programs
 
-    def _derive(self, function: Derived, dims: Callable[[], Dims] | None = None) -> Operator:
+        def dims(args: Sequence[Any]) -> Dims:
+            told = dict(zip(self._tensors, args[-1].split(), strict=True))
+            places = {n: int(a) for n, a in told.items() if a != SHARED and args[n] is not None}
+            ones = [_sample(a, places[n]) if n in places else a for n, a in enumerate(args[:-1])]
+            known = list(own.dims(ones))
+            for n, place in places.items():
+                known[n] = _beside(known[n], ones[n], place)
+            return (*known, {})
+
+        return self._derive(self.function.batched(), dims)
+
+    def _derive(self, function: Derived, dims: DimsOf) -> Operator:
         derived = self.derived.get(function.name)
         if derived is None:
             made = Operator(
@@ -330,6 +348,18 @@ def _is_plain(args: Sequence[Any]) -> bool:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _sample(many: Any, axis: int) -> Any:
+    """A tensor like one of many, of one element."""
+    shape = [size for n, size in enumerate(many.shape) if n != axis]
+    return many.new_empty(()).expand(shape)
+
+
+def _beside(axes: Axes, one: Any, axis: int) -> Axes:
+    """The axes of a sample, where samples lie along `axis`."""
+    known = {n % one.ndim: dim for n, dim in axes.items() if -one.ndim <= n < one.ndim}
+    return {n + (n >= axis): dim for n, dim in known.items()}
 
 
 def _drawn(given: Any) -> Any:

@@ -40,6 +40,8 @@ Outline = list[tuple[tuple[Any, ...], Any]]
 """Shape and PyTorch type of each result."""
 Dims = Sequence[Axes]
 """The symbolic axes of arguments, by place."""
+DimsOf = Callable[[Sequence[Any]], Dims]
+"""Those of the arguments of a call."""
 Sizes = Mapping[Dim, int]
 Symbols = dict[str, tuple[Dim, Any]]
 """Symbolic sizes by what PyTorch calls them."""
@@ -147,9 +149,8 @@ def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedE
 class Programs:
     """Programs by types, shapes, strides and static arguments; `defaults` by place.
 
-    `dims`: the symbolic axes of tensors, for all sizes of which one program serves; `leads`: those
-    of the results. `writes`: results that are written into the memory of an argument, which they
-    fill, and by which place.
+    `dims`: the symbolic axes of tensors, for all sizes of which one program serves. `writes`:
+    results that are written into the memory of an argument, which they fill, and by which place.
     """
 
     def __init__(
@@ -157,12 +158,11 @@ class Programs:
         function: Derived,
         defaults: Mapping[int, Any],
         options: Options | None,
-        dims: Callable[[], Dims],
+        dims: DimsOf,
         writes: Mapping[int, int] | None = None,
     ) -> None:
         self.function = function
         self.dims = dims
-        self.leads: Dims = ({},) * function.signature.outputs
         self.jit = Jit(over_memory(function, writes or {}), options=options)
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
@@ -207,7 +207,7 @@ class Programs:
         """
         symbolic = {
             n: {axis % a.ndim: dim for axis, dim in axes.items() if -a.ndim <= axis < a.ndim}
-            for n, (axes, a) in enumerate(zip(self.dims(), args, strict=True))
+            for n, (axes, a) in enumerate(zip(self.dims(args), args, strict=True))
             if isinstance(a, _Given) and axes
         }
         sizes: dict[Dim, set[int]] = {}
@@ -220,6 +220,21 @@ class Programs:
             for n, axes in symbolic.items()
         }
         return {n: axes for n, axes in fitting.items() if axes}
+
+    def leads(self, args: Sequence[Any]) -> Dims:
+        """The symbolic axes of the results for such arguments."""
+        opened = self.opened(args)
+        if not opened:
+            return ({},) * self.function.signature.outputs
+        every = [(a, opened.get(n, {})) for n, a in enumerate(args)]
+        shapes = [
+            tuple([axes.get(d, size) for d, size in enumerate(a.shape)])
+            if isinstance(a, _Given)
+            else None
+            for a, axes in every
+        ]
+        results = self._traced(args, shapes)
+        return [{d: e for d, e in enumerate(shape) if isinstance(e, Dim)} for shape, _ in results]
 
     def _compiled(self, args: Sequence[Any], lying: Mapping[int, Lying]) -> Entry:
         """Raises: UnsupportedError for a function that does more than give results."""
@@ -236,9 +251,6 @@ class Programs:
         RECORD.compiled(entry.executable)
         self.jit.last = entry
         self._refuse(entry)
-        if lying:
-            shapes = [enumerate(v.shape) for v in entry.outputs]
-            self.leads = [{a: e for a, e in shape if isinstance(e, Dim)} for shape in shapes]
         return entry
 
     def _refuse(self, entry: Entry) -> None:
@@ -261,7 +273,7 @@ class Programs:
         if not self._shapes(args, kept):
             kept = {n: s for n, s in sizes.items() if self._shapes(args, {n: s})}
             kept = kept if self._shapes(args, kept) else {}
-        outlined = self._traced(args, lambda size: _extent(size, kept, int))
+        outlined = self._traced(args, _sized(args, lambda size: _extent(size, kept, int)))
         back: dict[Extent, Any] = dict(kept.values())
         return [(tuple([back.get(e, e) for e in shape]), kind) for shape, kind in outlined]
 
@@ -272,14 +284,14 @@ class Programs:
         if not kept:
             return True
         try:
-            self._traced(args, lambda size: _extent(size, kept, lambda s: int(s.node.hint)))
+            hinted = _sized(args, lambda size: _extent(size, kept, lambda s: int(s.node.hint)))
+            self._traced(args, hinted)
         except Exception:
             return False
         return True
 
-    def _traced(self, args: Sequence[Any], extent: Callable[[Any], Extent]) -> Outline:
-        """Shapes and types, from a trace that is thrown away."""
-        shapes = [tuple(map(extent, a.shape)) if isinstance(a, _Given) else None for a in args]
+    def _traced(self, args: Sequence[Any], shapes: Sequence[Any]) -> Outline:
+        """Shapes and types of the results, from a trace that is thrown away."""
         kinds = [kind_of(a) if isinstance(a, _Given) else static(a) for a in args]
         key = (*shapes, *kinds)
         outline = self._outlines.get(key)
@@ -374,6 +386,11 @@ def _symbols(args: Sequence[Any]) -> Symbols:
         if not isinstance(size, int):
             symbols.setdefault(str(size), (Dim(f"s{len(symbols)}", 2, MOST), size))
     return symbols
+
+
+def _sized(args: Sequence[Any], extent: Callable[[Any], Extent]) -> list[Any]:
+    """The shapes of tensors; None for what is none."""
+    return [tuple(map(extent, a.shape)) if isinstance(a, _Given) else None for a in args]
 
 
 def _extent(size: Any, kept: Symbols, number: Callable[[Any], int]) -> Extent:

@@ -152,7 +152,7 @@ class Residuals:
         self._count = function.signature.outputs
         plain = Signature((*function.signature.plain, *_MORE), self._count)
         forward = Derived(f"{function.name}_kept", plain, self._forward)
-        self.forward = Programs(forward, {}, options, lambda: (*own.dims(), {}, {}))
+        self.forward = Programs(forward, {}, options, lambda args: (*own.dims(args[:-2]), {}, {}))
         self._backwards: dict[Any, Programs] = {}
         self._chosen: dict[Any, str] = {}
 
@@ -212,11 +212,12 @@ class Residuals:
             pairs = zip(joint.at(args[-1]), args[last:-2], strict=True)
             return tuple([Tensor(v) for v in joint.backward({k: t.value for k, t in pairs})])
 
-        def dims() -> Dims:
-            leads = dict(enumerate(self.forward.leads))
+        def dims(args: Sequence[Any]) -> Dims:
+            given = args[first:last]
+            leads = dict(enumerate(self.forward.leads((*given, *args[-2:]))))
             extra = itertools.count(self._count)
             kept = [leads.get(next(extra) if n is None else n, {}) for n in places]
-            return (*[leads.get(n, {}) for n in floats], *own.dims(), *kept, {}, {})
+            return (*[leads.get(n, {}) for n in floats], *own.dims(given), *kept, {}, {})
 
         name = f"{own.function.name}_back"
         return Programs(Derived(name, Signature(parameters), call), {}, self._options, dims)

@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch.fx import Node
 
-from pullback.bridge import folds, grown
+from pullback.bridge import folds, grown, numbers
 from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
@@ -209,7 +209,7 @@ class Sized:
                 lengths = [len(group) for group in self._shapes[node]]
                 values[node] = folds.grouped(value, lengths).plain
         for node in self._steps:
-            if isinstance(node.meta.get("val"), torch.SymInt | int):
+            if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | int):
                 continue
             given, named = torch.fx.map_arg(
                 (node.args, node.kwargs),
@@ -246,7 +246,7 @@ class Sized:
                     plain = all(e.is_Integer or e in known for e in run)
                     if plain and sympy.Mul(*run) == own:
                         return [e for e in run if e != 1]
-        coefficient, factors = own.as_coeff_mul()
+        coefficient, factors = _product(own)
         if not coefficient.is_Integer or not all(f in known for f in factors):
             raise ShapeError(f"the size {own} of an argument", code="E120")
         return [*factors, *([coefficient] if coefficient != 1 else [])]
@@ -282,7 +282,7 @@ class Sized:
             return None
         meta = node.meta["val"]
         every = meta if isinstance(meta, list | tuple) else [meta]
-        shapes = [[self._expression(s) for s in one.shape] for one in every]
+        shapes = [[self._expression(s) for s in getattr(one, "shape", ())] for one in every]
         if not all(e.is_Integer or e in self._dims for shape in shapes for e in shape):
             return None
         made = [tuple(map(self._extent, shape)) for shape in shapes]
@@ -309,17 +309,16 @@ class Sized:
         return astype(number, kind) if kind.is_float else number
 
     def _count(self, value: Any) -> Any:
-        """A size as a number; what is none passes. Raises: ShapeError for what is no product."""
+        """A size as a number; what is none passes. Raises: ShapeError for what has no formula."""
         if not isinstance(value, Size | Dim):
             return value
         own = value.expression if isinstance(value, Size) else self._of(value)
-        coefficient, factors = own.as_coeff_mul()
-        if not all(f in self._dims for f in factors) or not coefficient.is_Integer:
-            raise ShapeError(f"the size {own} as a number", code="E120")
-        number: Any = int(coefficient)
-        for factor in factors:
-            number = sum_of(ones((self._dims[factor],), dtype="int64")) * number
-        return number
+        return numbers.valued(own, self._ones)
+
+    def _ones(self, own: Any) -> Any:
+        """An extent as a number; None for what is none."""
+        dim = self._dims.get(own)
+        return None if dim is None else sum_of(ones((dim,), dtype="int64"))
 
     def _checked(self, made: Any, meta: Any) -> Any:
         """Of the type and the shape that the graph promised. Raises: ShapeError for another."""
@@ -443,6 +442,18 @@ class Sizing:
         held = room(shape, tensor.dtype, sizes, direct)
         held[tuple(map(slice, sized))].copy_(own.view(sized))
         return held
+
+
+def _product(own: Any) -> tuple[Any, list[Any]]:
+    """A size as a number times factors: ``3 s^2  ->  3, [s, s]``"""
+    coefficient, factors = own.as_coeff_mul()
+    powers = [f.as_base_exp() for f in factors]
+    whole = (
+        [base for base, times in powers for _ in range(int(times))]
+        if all(times.is_Integer and times > 0 for _, times in powers)
+        else factors
+    )
+    return coefficient, list(whole)
 
 
 def _leaves(value: Any) -> list[Any]:

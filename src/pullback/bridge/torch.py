@@ -100,7 +100,7 @@ def op(
 
     def make() -> Operator:
         body = _ranked(checked(function, own, signature, keyed), axes)
-        fresh = Operator(body, space, defaults, options, DISPATCHED, lambda: axes)
+        fresh = Operator(body, space, defaults, options, DISPATCHED, lambda _: axes)
         fresh.pullback()  # known before a cached graph names it
         return fresh
 

@@ -10,6 +10,7 @@ import pullback as pb
 import pullback.nn.functional as F
 from pullback.bridge.aten.pools import largest
 from pullback.bridge.aten.table import aten, of_numbers, once, placed, pulled, rule
+from pullback.ir.expr import upper
 
 
 @rule(aten._softmax.default)
@@ -290,7 +291,7 @@ def adaptive_avg_pool_backward(head: Any, x: Any) -> Any:
 
 def counted(indices: Any, x: Any, dim: int = 0) -> Any:
     """Indices that count from the start: a negative one is out of range, as it is in eager."""
-    extent = x.shape[dim] if x.ndim else 1
+    extent = upper(x.shape[dim]) if x.ndim else 1
     return pb.where(indices < 0, indices - extent, indices)
 
 

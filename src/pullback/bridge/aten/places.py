@@ -116,6 +116,11 @@ def median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
         return x, pb.zeros((), dtype=pb.int64)
     order = pb.argsort(x, axis=dim)
     middle = slice_(order, dim, (x.shape[dim] - 1) // 2, (x.shape[dim] - 1) // 2 + 1)
+    return middles(x, middle, dim, keepdim)
+
+
+def middles(x: Any, middle: Any, dim: int, keepdim: bool) -> Any:
+    """The elements at places, or NaN where there is one; and the places."""
     if x.dtype.is_float:
         missing = pb.isnan(x)
         first = pb.argmax(pb.astype(missing, pb.int32), axis=dim, keepdims=True)

@@ -14,6 +14,7 @@ from operator import and_
 from typing import Any
 
 import pullback as pb
+from pullback.ir.expr import Extent
 from pullback.nn import functional as F
 from pullback.nn.base.space import Window, each, padded
 
@@ -37,12 +38,22 @@ def largest(
     more = (each(v, space, "max_pool") for v in (stride, padding, padding, dilation))
     rows = zip(x.shape[2:], sizes, *more, strict=True)
     windows = [Window(*row) for row in rows]
-    shape = (*x.shape[:2], *(w.count(ceil) for w in windows))
+    return chained(x, windows, (*x.shape[:2], *(w.count(ceil) for w in windows)))
+
+
+def chained(x: Any, windows: Sequence[Window], shape: Sequence[Extent]) -> tuple[Any, Any]:
+    """Tap by tap. `shape`: of the results, also where windows are over symbolic axes."""
     both = [
         pb.compute(shape, lambda *i, n=n: _chain(x, windows, i)[n], name=f"max_pool_{n}")
         for n in range(2)
     ]
     return both[0], pb.astype(both[1], pb.int64)
+
+
+def row_major(shape: Sequence[Extent], index: Sequence[Any]) -> Any:
+    """The place of an element among all of a tensor."""
+    pairs = zip(shape[1:], index[1:], strict=True)
+    return reduce(lambda flat, pair: flat * pair[0] + pair[1], pairs, index[0])
 
 
 def _chain(x: Any, windows: Sequence[Window], index: Sequence[Any]) -> tuple[Any, Any]:
@@ -53,9 +64,7 @@ def _chain(x: Any, windows: Sequence[Window], index: Sequence[Any]) -> tuple[Any
         at = [w.place(y, k) for w, y, k in met]
         tests = [t for w, y, k in met for t in w.inside(y, k)]
         value = padded(tests, x[(*index[:2], *at)], -math.inf)
-        flat: Any = 0
-        for w, p in zip(windows, at, strict=True):
-            flat = flat * w.extent + p
+        flat = row_major([w.extent for w in windows], at)
         wins = (value > best) | (value != value) | (place == NONE)
         wins = reduce(and_, tests, wins)
         best, place = pb.where(wins, value, best), pb.where(wins, flat, place)

@@ -82,9 +82,12 @@ def literal(name: str, shape: Sequence[Extent]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window that slides along an axis of `extent` elements, `after` of padding behind it."""
+    """A window that slides along an axis of `extent` elements, `after` of padding behind it.
 
-    extent: int
+    Of a symbolic extent how many places there are is not known here.
+    """
+
+    extent: Extent
     size: int
     stride: int = 1
     before: int = 0
@@ -98,9 +101,10 @@ class Window:
 
     def _places(self, ceil: bool) -> int:
         """How many places there are; below 1 where the window does not fit."""
-        room = self.extent + self.before + self.after - self.reach
+        (extent,) = literal("a window", [self.extent])
+        room = extent + self.before + self.after - self.reach
         steps = -(-room // self.stride) if ceil else room // self.stride
-        if ceil and steps * self.stride >= self.extent + self.before:
+        if ceil and steps * self.stride >= extent + self.before:
             return steps
         return steps + 1
 
@@ -124,6 +128,8 @@ class Window:
         conditions = []
         if self.before > 0:
             conditions.append(self.place(y, k) >= 0)
+        if not isinstance(self.extent, int):
+            return [*conditions, self.place(y, k) < self.extent]
         # Padding alone may fill the last ones.
         places = max(self._places(False), self._places(True))
         last = (places - 1) * self.stride + self.reach - 1 - self.before
@@ -149,7 +155,7 @@ class Taps:
     gcd(stride, dilation)``: step j is the tap ``first(t) + m j``.
     """
 
-    extent: int
+    extent: Extent
     size: int
     stride: int = 1
     padding: int = 0
@@ -159,8 +165,9 @@ class Taps:
     @property
     def count(self) -> int:
         """The extent of what the windows slid over."""
+        (own,) = literal("taps", [self.extent])
         reach = self.dilation * (self.size - 1) + 1
-        extent = (self.extent - 1) * self.stride - 2 * self.padding + reach + self.more
+        extent = (own - 1) * self.stride - 2 * self.padding + reach + self.more
         if extent < 1 or self.size < 1:
             raise ShapeError(f"{self.size} taps: a result of {extent} elements", code="E126")
         return extent

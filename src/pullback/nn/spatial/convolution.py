@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ArgumentError, ShapeError, UnsupportedError
+from pullback.ir.expr import Extent
 from pullback.nn.base.build import common, wide, written
 from pullback.nn.base.space import Ints, Taps, Window, each, literal, of_space, padded, split
 from pullback.tensor.define.compute import axis
@@ -51,13 +52,25 @@ def conv(
     """
     kind = common(input, weight, bias)
     lead, room = split("conv", input, space)
-    size, inner, *kernel = literal("conv", weight.shape)
+    kernel = literal("conv", weight.shape)[2:]
     steps, spread = each(stride, space, "stride"), each(dilation, space, "dilation")
     ends = margins(padding, kernel, steps, spread)
     windows = [
         Window(e, k, s, *p, d)
         for e, k, s, p, d in zip(room, kernel, steps, ends, spread, strict=True)
     ]
+    made = (*lead[:-1], *(w.count() for w in windows))
+    return finished(slid(input, weight, windows, made, groups), bias, groups, space).astype(kind)
+
+
+def slid(
+    input: Tensor, weight: Tensor, windows: Sequence[Window], made: Sequence[Extent], groups: int
+) -> Tensor:
+    """A convolution by windows, before groups are joined. `made`: the extents of the result
+    without its channels; they and the windows may be symbolic.
+    """
+    space = len(windows)
+    size, inner, *kernel = literal("conv", weight.shape)
     outer = size // groups
     c, taps = axis(inner), [axis(k) for k in kernel]
 
@@ -68,8 +81,7 @@ def conv(
         x = padded(tests, input[(*n, g * inner + c, *(w.place(y, k) for w, y, k in met))])
         return sum_of(wide(x) * wide(weight[(g * outer + o, c, *taps)]), over=(c, *taps))
 
-    shape = (*_channels(lead, groups, outer), *(w.count() for w in windows))
-    return _finished(written(shape, body, name="conv"), bias, groups, space).astype(kind)
+    return written(_shape(made, groups, outer, space), body, name="conv")
 
 
 @shaped(
@@ -101,10 +113,9 @@ def conv_transpose(
     """
     kind = common(input, weight, bias)
     lead, room = split("conv_transpose", input, space)
-    size, outer, *kernel = literal("conv", weight.shape)
     settings = zip(
         room,
-        kernel,
+        literal("conv", weight.shape)[2:],
         each(stride, space, "stride"),
         each(padding, space, "padding"),
         each(output_padding, space, "output_padding"),
@@ -117,6 +128,17 @@ def conv_transpose(
             f"conv_transpose: output_padding={output_padding!r}",
             help="it must be below the stride or the dilation",
         )
+    made = (*lead[:-1], *(w.count for w in windows))
+    y = slid_back(input, weight, windows, made, groups)
+    return finished(y, bias, groups, space).astype(kind)
+
+
+def slid_back(
+    input: Tensor, weight: Tensor, windows: Sequence[Taps], made: Sequence[Extent], groups: int
+) -> Tensor:
+    """What taps meet, as `slid` for the adjoint."""
+    space = len(windows)
+    size, outer = literal("conv", weight.shape)[:2]
     inner = size // groups
     c, steps = axis(inner), [axis(w.steps) for w in windows]
 
@@ -128,9 +150,7 @@ def conv_transpose(
         terms = padded([t for m in met for t in m.tests], wide(x) * wide(w))
         return sum_of(terms, over=(c, *steps))
 
-    shape = (*_channels(lead, groups, outer), *(w.count for w in windows))
-    y = written(shape, body, name="conv_transpose")
-    return _finished(y, bias, groups, space).astype(kind)
+    return written(_shape(made, groups, outer, space), body, name="conv_transpose")
 
 
 conv1d, conv2d, conv3d = (of_space(conv, n) for n in (1, 2, 3))
@@ -156,9 +176,10 @@ def margins(
     return [(t // 2, t - t // 2) for t in totals]
 
 
-def _channels(lead: Any, groups: int, outer: int) -> tuple[Any, ...]:
-    """The extents before space of a result; one group has no axis."""
-    return (*lead[:-1], outer) if groups == 1 else (*lead[:-1], groups, outer)
+def _shape(made: Sequence[Extent], groups: int, outer: int, space: int) -> tuple[Extent, ...]:
+    """The extents of a result; one group has no axis."""
+    channels = (outer,) if groups == 1 else (groups, outer)
+    return (*made[:-space], *channels, *made[-space:])
 
 
 def _parts(index: Sequence[Any], space: int, groups: int) -> tuple[Any, Any, Any, Any]:
@@ -168,7 +189,7 @@ def _parts(index: Sequence[Any], space: int, groups: int) -> tuple[Any, Any, Any
     return n, g, o, index[-space:]
 
 
-def _finished(y: Tensor, bias: Tensor | None, groups: int, space: int) -> Tensor:
+def finished(y: Tensor, bias: Tensor | None, groups: int, space: int) -> Tensor:
     """Groups side by side in one axis of channels, and the bias."""
     if groups > 1:
         side = literal("conv", y.shape[-space - 2 : -space])

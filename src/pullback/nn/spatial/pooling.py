@@ -16,7 +16,7 @@ from pullback.errors import ShapeError
 from pullback.ir.dtype import DType
 from pullback.nn.base.build import common, pointwise, written
 from pullback.nn.base.layer import Layer
-from pullback.nn.base.space import Ints, Window, each, of_space, padded, split
+from pullback.nn.base.space import Ints, Window, each, literal, of_space, padded, split
 from pullback.tensor.define.compute import axis
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library import maths as M
@@ -97,7 +97,7 @@ def _largest(
         flat: Any = 0
         for w, y, k in zip(windows, i[before:], taps, strict=True):
             flat = flat * w.extent + w.place(y, k)
-        none = math.prod(w.extent for w in windows)
+        none = math.prod(literal("max_pool", [w.extent for w in windows]))
         tests = [
             t for w, y, k in zip(windows, i[before:], taps, strict=True) for t in w.inside(y, k)
         ]

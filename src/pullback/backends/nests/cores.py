@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from heapq import heapreplace
 from math import prod
 
 from pullback.backends.nests.price import ROUGH, price
@@ -61,13 +62,15 @@ def _ways(
 
 
 def _on(kernel: Kernel, schedule: Schedule, target: Target, ns: float, threads: int) -> float:
-    """Predicted time on so many threads of what takes one `ns`: the longest task of each round, and
-    the sums that tasks have of their own, which one thread adds.
+    """Predicted time on so many threads of what takes one `ns`: each takes the next task when it is
+    done; then one adds the sums that tasks have of their own.
     """
     machine = target.profile
     tiles, tasks = prod(tile_counts(kernel, schedule.tile)), schedule.tasks
     sums = sum(elements(s.shape) * s.body.dtype.itemsize for s in kernel.stages if s.partial)
     joined = tasks * sums / machine.rate("whole", "near")
-    task = max(0.0, ns - joined) * -(-tiles // tasks) / tiles
-    fork = machine.rate("launch", "fork") if threads > 1 and tasks > 1 else 0.0
-    return task * -(-tasks // threads) + joined + fork
+    each = max(0.0, ns - joined) / tiles
+    busy = [0.0] * min(threads, tasks)
+    for task in range(tasks):
+        heapreplace(busy, busy[0] + each * ((task + 1) * tiles // tasks - task * tiles // tasks))
+    return max(busy) + joined + (machine.rate("launch", "fork") if len(busy) > 1 else 0.0)

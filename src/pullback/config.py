@@ -38,11 +38,11 @@ def entity(cls: type[Made]) -> type[Made]:
 
 
 BACKEND = "llvm"  # where nobody says which
-MOST_THREADS = 16  # of a pool that nobody chose the size of
+MOST_THREADS = 64  # of a pool that nobody chose the size of
 
 
 def default_threads() -> int:
-    """PULLBACK_THREADS, or as many threads as this process may use processors, at most 16.
+    """PULLBACK_THREADS, or as many threads as this process may use processors, at most 64.
 
     Raises: OptionError for what is no number from 1 on.
     """

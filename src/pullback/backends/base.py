@@ -318,16 +318,16 @@ class Compiler(Explained, Protocol):
 
         Raises: OptionError for a choice that the kernel does not have.
         """
-        given = {**dict(self.columns(kernel, target)), **dict(choices)}
+        given = {**dict(self.chosen(kernel, target)), **dict(choices)}
         return replace(scheduled(kernel, target, choices_of(given)), asked=choices)
 
-    def columns(self, kernel: Kernel, target: Target) -> Choices:
-        """Which columns sums of products have where nobody chose them, as far as this says it."""
+    def chosen(self, kernel: Kernel, target: Target) -> Choices:
+        """What prices choose where nobody else did: columns of products, tasks, tiles."""
         return ()
 
     def moves(self, kernel: Kernel, target: Target) -> Moves:
         """Where a search over the schedules of a kernel may go."""
-        return Space(kernel, target, self.columns(kernel, target))
+        return Space(kernel, target, self.chosen(kernel, target))
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -33,9 +33,9 @@ NAMED = ("name", "about", "target")
 LEAST, MOST = 1e-6, 1e12
 NONE = ("count", "bytes", "registers", "way", "pack")
 COUNTS = (
-    "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.threads"
-    " whole.first_level product.sums product.fewest block.rows block.columns block.terms block.run"
-    " block.ahead block.own block.dot_columns held.strip"
+    "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.cores"
+    " launch.threads whole.first_level product.sums product.fewest block.rows block.columns"
+    " block.terms block.run block.ahead block.own block.dot_columns held.strip"
 )
 
 # Tables of shares, whose names are counts.
@@ -50,7 +50,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
         # A full vector of each type.
         "float32": "div sqrt exp log sin",
         "float64": "div sqrt exp log sin",
-        "launch": "launch fork task tasks partial_tasks threads",
+        "launch": "launch fork task tasks partial_tasks cores threads",
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
         "whole": "product_flops work near cache memory parallel exp log sin root divide plain"
         " scalar multiply_add cache_sweep memory_sweep parallel_sweep task step pack first_level"
@@ -203,6 +203,12 @@ def like(cpu: str, target: str) -> Machine:
         help="measure it: `pullback doctor --machine --save FILE`, then PULLBACK_MACHINE=FILE",
         code="E377",
     )
+
+
+def with_launch(machine: Machine, **counts: int) -> Machine:
+    """The machine with other counts of [launch]."""
+    tables = {**machine.tables, "launch": MappingProxyType({**machine.tables["launch"], **counts})}
+    return replace(machine, tables=MappingProxyType(tables), text=f"{machine.text}\n# {counts}")
 
 
 @cache

@@ -171,9 +171,12 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Numbers) -> Opti
 
 
 def _tasks(kernel: Kernel, target: Target) -> Ints:
-    """Powers of two; partial results are kept of few tasks."""
+    """Powers of two; partial results are kept of few tasks, but on a machine of many cores."""
     partial = any(s.partial for s in kernel.stages)
-    most = min(most_tasks(kernel, target) * (1 if partial else 2), elements(kernel.outer))
+    launch = target.profile.tables["launch"]
+    many = 2 * int(launch["cores"]) if launch["cores"] > launch["tasks"] else 0
+    most = max(many, most_tasks(kernel, target) * (1 if partial else 2))
+    most = min(most, elements(kernel.outer))
     return tuple(1 << n for n in range(most.bit_length()))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.target import NATIVE, Target
-from pullback.machine.machine import chosen, like
+from pullback.machine.machine import Machine, chosen, like, with_launch
 
 SPEED = 2  # code generation level
 
@@ -98,12 +98,22 @@ def host_target() -> Target:
         if not triple.startswith(("aarch64", "arm64")):
             return replace(V1, name=triple.partition("-")[0])  # of no known machine
         host = APPLE if "apple" in triple else ARM
-        return host.on(like(cpu, host.name))
+        return host.on(_of_cores(like(cpu, host.name)))
     features = binding().get_host_cpu_features()
     host = next(t for t, needs in LEVELS.items() if all(features.get(f) for f in needs))
     dots = tuple(name for name, wanted in DOTS.items() if features.get(wanted))
     host = replace(host, dots=dots) if host is V4 else host
-    return host.on(like(cpu, host.name))
+    return host.on(_of_cores(like(cpu, host.name)))
+
+
+def _of_cores(machine: Machine) -> Machine:
+    """The machine, whose large launches are dealt for all processors of the system: these stay the
+    same where a process may use fewer, and so do the last bits of sums.
+    """
+    cores = os.cpu_count() or 1
+    return (
+        machine if cores <= machine.rate("launch", "cores") else with_launch(machine, cores=cores)
+    )
 
 
 def named_target(name: str) -> Target:

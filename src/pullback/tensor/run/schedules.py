@@ -85,7 +85,7 @@ class UserSchedule:
     @property
     def _given(self) -> dict[str, int]:
         """The choices, and columns where they say none."""
-        columns = compiler(self.options.backend).columns(self.kernel, self.target)
+        columns = compiler(self.options.backend).chosen(self.kernel, self.target)
         return {**dict(columns), **dict(self.choices)}
 
     @property

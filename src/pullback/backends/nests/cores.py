@@ -1,0 +1,76 @@
+"""More tasks, in smaller tiles, where a machine has more cores than schedules are made for.
+
+``1024 x 1024, 16 cores: 2 tasks over tiles of (512, 1024)  ->  (tasks, 16), (tile.0, 64)``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import heapreplace
+from math import prod
+
+from pullback.backends.nests.price import ROUGH, price
+from pullback.cost.facts import elements
+from pullback.ir.graph import Accumulate
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
+from pullback.machine.machine import with_launch
+from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.schedule import Schedule
+from pullback.schedule.slots import tile_counts
+
+
+def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
+    """`chosen`, and tasks and tiles where others take less time on the cores of the machine, in the
+    geometric mean over 1, 2, 4 .. threads: which of them a program is given is known when it runs.
+
+    Each number of tasks is tried as the schedule of a machine that deals work to so many. What adds
+    to places that are data stays as it is: each task goes through all of them.
+    """
+    launch = target.profile.tables["launch"]
+    cores = int(launch["cores"])
+    written = any(isinstance(s.form, Accumulate) for s in kernel.every)
+    if cores <= launch["tasks"] or kernel.tiling is not None or written:
+        return chosen
+    threads = [1 << n for n in range(cores.bit_length())]
+    made = scheduled(kernel, target, chosen)
+    ns = price(kernel, made, target, ROUGH).ns
+    if ns < target.profile.rate("whole", "parallel_sweep"):
+        return chosen
+    best, least = chosen, prod(_on(kernel, made, target, ns, n) for n in threads)
+    most = min(cores, int(ns / target.profile.rate("whole", "task")))
+    for given in _ways(kernel, target, chosen, made.tasks, most):
+        other = scheduled(kernel, target, given)
+        ns = price(kernel, other, target, ROUGH).ns
+        times = prod(_on(kernel, other, target, ns, n) for n in threads)
+        if times < least:
+            best, least = given, times
+    return best
+
+
+def _ways(
+    kernel: Kernel, target: Target, chosen: Choices, fewest: int, most: int
+) -> Iterator[Choices]:
+    """Choices that give a power of two of tasks, more than the fewest and up to the most."""
+    for tasks in (1 << n for n in range(most.bit_length()) if 1 << n > fewest):
+        many = with_launch(target.profile, tasks=tasks, partial_tasks=tasks)
+        made = scheduled(kernel, replace(target, machine=many), chosen)
+        tiles = {f"tile.{axis}": extent for axis, extent in enumerate(made.tile)}
+        yield choices_of({**dict(chosen), **tiles, "tasks": made.tasks})
+
+
+def _on(kernel: Kernel, schedule: Schedule, target: Target, ns: float, threads: int) -> float:
+    """Predicted time on so many threads of what takes one `ns`: each takes the next task when it is
+    done; then one adds the sums that tasks have of their own.
+    """
+    machine = target.profile
+    tiles, tasks = prod(tile_counts(kernel, schedule.tile)), schedule.tasks
+    sums = sum(elements(s.shape) * s.body.dtype.itemsize for s in kernel.stages if s.partial)
+    joined = tasks * sums / machine.rate("whole", "near")
+    each = max(0.0, ns - joined) / tiles
+    busy = [0.0] * min(threads, tasks)
+    for task in range(tasks):
+        heapreplace(busy, busy[0] + each * ((task + 1) * tiles // tasks - task * tiles // tasks))
+    return max(busy) + joined + (machine.rate("launch", "fork") if len(busy) > 1 else 0.0)

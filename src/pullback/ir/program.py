@@ -85,14 +85,20 @@ class HostCall:
 
     `function` takes arrays and gives as many as there are targets: of their shapes and types,
     made of nothing but what it is given. In keys `name` and `library` stand for it.
+
+    `writes`: ``function(*sources, *targets)`` writes the targets itself, and may go on after it
+    has come back, until a second call has that memory among sources and targets. `native`: a C
+    function that does the same, an address and its words; for None, the next of the addresses.
     """
 
     name: str
     library: str
-    function: Callable[..., tuple[Any, ...]]
+    function: Callable[..., Any]
     sources: tuple[Variable, ...]
     targets: tuple[Variable, ...]
     origin: Origin | None = None
+    writes: bool = False
+    native: tuple[int, tuple[int | None, ...]] | None = None
 
 
 Item = Compute | Launch | Loop | Branch | Feed | Receive | HostCall

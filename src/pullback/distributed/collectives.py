@@ -146,7 +146,9 @@ def _moved(kind: str, x: Tensor, group: Group) -> Value:
             trace.looks.append(group.look)
         origin = Origin.of_caller()
         host = _collective(kind, group, len(x.shape))
-        y = W.copy(recorded(CollectiveForm(trace, host, [x.value], strict=True, origin=origin)), kind)
+        y = W.copy(
+            recorded(CollectiveForm(trace, host, [x.value], strict=True, origin=origin)), kind
+        )
     _attach(kind, group, x.value, y)
     return y
 
@@ -250,4 +252,3 @@ def _attach(kind: str, group: Group, x: Value, y: Definition) -> None:
         return None
 
     y.rule = Rule(kind, (y,), (x,), pull, push, again)
-

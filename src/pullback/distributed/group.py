@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.pool import get_num_threads, set_num_threads
 from pullback.distributed import ring
 from pullback.distributed.gloo import Gloo
 from pullback.distributed.mpi import Mpi
@@ -30,6 +31,7 @@ from pullback.ir.program import Loop, Program, items
 from pullback.ir.signature import signature
 
 TRANSPORTS = ("ring", "gloo", "mpi")
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -168,7 +170,8 @@ def init(transport: str | None = None, *, timeout: float = TIMEOUT) -> Group:
 
     `transport`: ``"gloo"`` (under `torchrun`), ``"mpi"`` (under `mpiexec`), ``"ring"`` (else), or
     None for the one that the environment asks for; a process alone is rank 0 of 1. `timeout`:
-    seconds that a rank waits for the others to move, before it raises E612.
+    seconds that a rank waits for the others to move, before it raises E612. Unless
+    PULLBACK_THREADS says how many threads there are, the ranks of a machine share its processors.
 
     Raises: DistributedError where the others are not reached; ExtraError where the engine of the
         transport is not installed.
@@ -189,7 +192,15 @@ def init(transport: str | None = None, *, timeout: float = TIMEOUT) -> Group:
     chosen = transport or _asked()
     if chosen is not None:
         _home.group = Group(_made(chosen, timeout))
+        _share_processors()
     return _home.group
+
+
+def _share_processors() -> None:
+    """As many threads as there are processors for each rank of this machine."""
+    told = next((os.environ[n] for n in LOCAL_SIZES if n in os.environ), "1")
+    if told.isdecimal() and int(told) > 1 and "PULLBACK_THREADS" not in os.environ:
+        set_num_threads(max(1, get_num_threads() // int(told)))
 
 
 def _asked() -> str | None:

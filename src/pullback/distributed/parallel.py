@@ -1,8 +1,8 @@
 """The same model on every rank, each with its own part of a batch.
 
-    forward     w' = w               of a bucket of parameters
-    backward    dw = mean[r] dw'_r   one `all_reduce` of the bucket, begun as soon as its last
-                                     adjoint is there; the rest of the backward runs beside it
+forward     w' = w               of a bucket of parameters
+backward    dw = mean[r] dw'_r   one `all_reduce` of the bucket, begun as soon as its last
+                                 adjoint is there; the rest of the backward runs beside it
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class DataParallel(Module):
         (3, 1)
     """
 
-    def __init__(
-        self, module: Module, *, bucket: int = BUCKET, group: Group | None = None
-    ) -> None:
+    def __init__(self, module: Module, *, bucket: int = BUCKET, group: Group | None = None) -> None:
         super().__init__()
         if not isinstance(module, Module):
             what = f"DataParallel of a {type(module).__name__}"

@@ -126,6 +126,9 @@ class Ring:
                 link.shutdown(socket.SHUT_RDWR)
             link.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def run(self, kind: str, source: Array, target: Array) -> None:
         """See `Transport.run`."""
         self._number += 1
@@ -310,11 +313,13 @@ def _introduced(
     while True:
         try:
             link = socket.create_connection((host, port), _left(deadline))
-            break
+            if link.getsockname() != link.getpeername():  # a port that calls itself
+                break
+            link.close()
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(TRIES)
+        time.sleep(TRIES)
     own = socket.create_server((link.getsockname()[0], 0))
     link.settimeout(_left(deadline))
     link.sendall(HELLO.pack(MAGIC, size, rank, own.getsockname()[1]))

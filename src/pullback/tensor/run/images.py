@@ -249,7 +249,8 @@ def save(
     if executable.host_calls:
         call = executable.host_calls[0]
         what = f"{call.name} by {call.library}, in a program that is saved"
-        raise UnsupportedError(what, origin=call.origin, code="E356")
+        own = "E617" if call.writes else "E356"
+        raise UnsupportedError(what, origin=call.origin, code=own)
     text, objects = packed(executable)
     state = [np.ascontiguousarray(array).tobytes() for array in contents]
     lines = [fact(INTERFACE, inputs, results)]

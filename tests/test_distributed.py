@@ -422,10 +422,8 @@ def test_programs_that_differ_are_refused_before_the_first_step() -> None:
     assert codes(3, lambda g: work(g, 4 + (g.rank == 2), 3)) == ["E613"] * 3
     assert codes(2, lambda g: work(g, 4, 3 + g.rank)) == ["E613"] * 2
     assert codes(2, lambda g: D.all_reduce(pb.ones(2 + g.rank), group=g)) == ["E613"] * 2
-    kinds = "int32", "int64"
-    assert (
-        codes(2, lambda g: D.all_gather(pb.ones(2, dtype=kinds[g.rank]), group=g)) == ["E613"] * 2
-    )
+    typed = [pb.ones(2, dtype=kind) for kind in ("int32", "int64")]
+    assert codes(2, lambda g: D.all_gather(typed[g.rank], group=g)) == ["E613"] * 2
     assert codes(2, lambda g: DataParallel(nn.Linear(2 + g.rank, 1), group=g)) == ["E613"] * 2
     assert not ran
 

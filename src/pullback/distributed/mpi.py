@@ -67,6 +67,7 @@ class Mpi:
             return None
         element, comm = self._word(own), self._word(self._comm)
         name = NAMES.get(kind, SCATTER)
+        words: tuple[int | None, ...]
         if kind == ALL_GATHER:
             words = (None, count, element, None, count, element, comm, None)
         else:

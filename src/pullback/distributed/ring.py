@@ -44,7 +44,12 @@ TRIES = 0.05  # seconds between two tries to reach rank 0
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A network that is slower than this one: seconds for a frame, and for each byte of it."""
+    """A network that is slower than this one: seconds for a frame, and for each byte of it.
+
+    Example:
+        >>> pb.distributed.Delay(frame=1e-3).byte
+        0.0
+    """
 
     frame: float = 0.0
     byte: float = 0.0
@@ -213,7 +218,7 @@ class Ring:
     def _fill(self, part: Array) -> None:
         """Receive an array. Raises: DistributedError."""
         before = (self.rank - 1) % self.size
-        view = memoryview(part.view(np.uint8)) if part.size else memoryview(b"")
+        view = part.view(np.uint8).data if part.size else memoryview(b"")
         while len(view):
             try:
                 got = self._links[1].recv_into(view)

@@ -1,4 +1,4 @@
-"""Collectives as values: what the ranks of a group make together, between the launches of a program.
+"""Collectives as values: what the ranks of a group make together, between a program's launches.
 
     y = f(x)      start x -> y   at once;   wait y   before what first reads it
 

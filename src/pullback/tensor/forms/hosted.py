@@ -37,9 +37,9 @@ class HostFunction:
 
     name: str
     library: str
-    function: Callable[..., tuple[Any, ...]]
+    function: Callable[..., Any]
     results: Callable[[Sequence[Kind]], Sequence[Kind]]
-    lenient: Callable[..., tuple[Any, ...]]
+    lenient: Callable[..., Any]
 
 
 class HostForm(Form):

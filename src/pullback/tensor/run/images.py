@@ -249,8 +249,9 @@ def save(
     if executable.host_calls:
         call = executable.host_calls[0]
         what = f"{call.name} by {call.library}, in a program that is saved"
-        own = "E617" if call.writes else "E356"
-        raise UnsupportedError(what, origin=call.origin, code=own)
+        if call.writes:
+            raise UnsupportedError(what, origin=call.origin, code="E617")
+        raise UnsupportedError(what, origin=call.origin, code="E356")
     text, objects = packed(executable)
     state = [np.ascontiguousarray(array).tobytes() for array in contents]
     lines = [fact(INTERFACE, inputs, results)]

@@ -20,7 +20,7 @@ LIMIT = 120  # seconds that a process may take
 
 def threads(ranks: int, work: Callable[[Any], R], **how: Any) -> list[R]:
     """What each rank gives; raises what the first of them raised."""
-    groups = pb.distributed.loopback(ranks, **{"timeout": 30.0, **how})
+    groups = pb.distributed.loopback(ranks, **{"timeout": 60.0, **how})
     try:
         with ThreadPoolExecutor(ranks) as pool:
             futures = [pool.submit(work, group) for group in groups]

@@ -142,6 +142,8 @@ def _moved(kind: str, x: Tensor, group: Group) -> Value:
     else:
         if written_out():
             raise _unknown(kind)
+        if not trace.host:
+            raise _refused(f"{kind} in a program that calls no host", "PULLBACK_HOST=1")
         if group.look not in trace.looks:
             trace.looks.append(group.look)
         origin = Origin.of_caller()
@@ -159,7 +161,7 @@ def _now(kind: str, x: Tensor, group: Group) -> Value:
         raise _unknown(kind)
     own = Tensor(x.value)
     realize([own])
-    source = np.ascontiguousarray(array_of(own))
+    source = np.asarray(array_of(own), order="C")
     said = f"{kind} of {source.dtype}{list(source.shape)}"
     group.agree("the collective", said, Origin.of_caller())
     ((shape, dtype),) = _results(kind, group, [(source.shape, x.dtype)])

@@ -143,7 +143,7 @@ class Group:
 
     def broadcast(self, array: Array) -> Array:
         """The array of rank 0, bit for bit. Raises: DistributedError."""
-        own = np.ascontiguousarray(array)
+        own = np.asarray(array, order="C")
         if self.size == 1:
             return own
         sent = own.reshape(-1).view(np.uint8) if own.size else np.empty(0, np.uint8)

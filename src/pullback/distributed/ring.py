@@ -339,6 +339,6 @@ def _exact(link: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = link.recv(count - len(data))
         if not part:
-            raise ConnectionResetError("the connection ended")
+            gone("a rank ended before all had come together")
         data += part
     return data

@@ -120,8 +120,7 @@ def items(block: Block) -> Iterator[Item]:
         if isinstance(item, Loop):
             yield from items(item.body)
         elif isinstance(item, Branch):
-            yield from items(item.then)
-            yield from items(item.otherwise)
+            yield from items((*item.then, *item.otherwise))
 
 
 def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Block:
@@ -134,9 +133,8 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
         elif isinstance(item, Loop):
             expanded.append(replace(item, body=expand(item.body, change)))
         elif isinstance(item, Branch):
-            then = expand(item.then, change)
-            otherwise = expand(item.otherwise, change)
-            expanded.append(Branch(item.predicate, then, otherwise))
+            sides = expand(item.then, change), expand(item.otherwise, change)
+            expanded.append(Branch(item.predicate, *sides))
         else:
             expanded.append(item)
     return tuple(expanded)

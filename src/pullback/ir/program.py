@@ -129,7 +129,7 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
     for item in block:
         new = change(item)
         if new is not None:
-            expanded.extend(new)
+            expanded += new
         elif isinstance(item, Loop):
             expanded.append(replace(item, body=expand(item.body, change)))
         elif isinstance(item, Branch):
@@ -145,7 +145,7 @@ def written(block: Block) -> list[Variable]:
     assigned: list[Variable] = []
     for item in items(block):
         if isinstance(item, Compute):
-            assigned.extend(v for v, _ in item.graph.assigns)
+            assigned += [v for v, _ in item.graph.assigns]
         elif isinstance(item, Feed | HostCall):
-            assigned.extend(item.targets)
+            assigned += item.targets
     return assigned

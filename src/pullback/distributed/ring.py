@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -119,20 +120,14 @@ class Ring:
         for link in self._links:
             link.settimeout(timeout)
         self._out = Sender(following, delay)
+        self._part = weakref.finalize(self, _parted, self._out, self._links)
 
     def natives(self, kind: str, x: Kind, y: Kind) -> None:
         """None: it is Python."""
 
     def close(self) -> None:
         """Who still waits sees the end of its connection."""
-        self._out.end()
-        for link in self._links:
-            with suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
-            link.close()
-
-    def __del__(self) -> None:
-        self.close()
+        self._part()
 
     def run(self, kind: str, source: Array, target: Array) -> None:
         """See `Transport.run`."""
@@ -229,6 +224,14 @@ class Ring:
             if not got:
                 gone(f"rank {before} is gone, or lost a rank itself")
             view = view[got:]
+
+
+def _parted(out: Sender, links: Sequence[socket.socket]) -> None:
+    out.end()
+    for link in links:
+        with suppress(OSError):
+            link.shutdown(socket.SHUT_RDWR)
+        link.close()
 
 
 def _frames(count: int, itemsize: int) -> Iterator[tuple[int, int]]:

@@ -44,6 +44,7 @@ LEVELS = [
         "composite",
         "bridge",
         "array_api",
+        "distributed",
     },
     {"torch", "triton"},
     {"conformance", "gguf", "models", "onnx", "operations", "winograd"},

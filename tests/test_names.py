@@ -28,6 +28,7 @@ MODULES = [
     "pullback.array_api",
     "pullback.array_api.fft",
     "pullback.array_api.linalg",
+    "pullback.distributed",
     "pullback.fft",
     "pullback.linalg",
     "pullback.models",
@@ -48,6 +49,7 @@ MODULES = [
     "pullback.winograd",
 ]
 LAZY = {
+    "distributed",
     "fft",
     "gguf",
     "linalg",

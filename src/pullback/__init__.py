@@ -333,6 +333,7 @@ from pullback.tensor.run.program import jit
 from pullback.tensor.run.scheduled import schedule
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from pullback import distributed as distributed
     from pullback import fft as fft
     from pullback import gguf as gguf
     from pullback import linalg as linalg
@@ -423,6 +424,7 @@ if sys.excepthook is sys.__excepthook__:
 
 
 _LAZY = (
+    "distributed",
     "fft",
     "gguf",
     "linalg",

@@ -17,6 +17,7 @@ from pullback.tensor.library import random
 
 WEIGHTS = "model.safetensors"
 STATE = "checkpoint.safetensors"
+MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 def save(folder: Path, model: nn.Module, opt: Optimizer, settings: Settings, text: str) -> None:
@@ -24,12 +25,20 @@ def save(folder: Path, model: nn.Module, opt: Optimizer, settings: Settings, tex
 
     `text` are the characters of the vocabulary, in order.
     """
+    write(folder, contents(model, opt), settings, text)
+
+
+def contents(model: nn.Module, opt: Optimizer) -> dict[str, Any]:
+    """What is saved of now, by name; in a program that is being traced, of that place in it."""
+    state: dict[str, Any] = {f"{MODEL}{n}": t for n, t in model.state_dict().items()}
+    return state | {f"{OPTIMIZER}{n}": t for n, t in opt.state_dict().items()}
+
+
+def write(folder: Path, state: Mapping[str, Any], settings: Settings, text: str) -> None:
+    """Write `contents` and the random state, which training does not change."""
     facts = {"settings": settings.dump(), "characters": json.dumps(text)}
-    weights = model.state_dict()
-    state: dict[str, Any] = {f"model.{n}": t for n, t in weights.items()}
-    state |= {f"optimizer.{n}": t for n, t in opt.state_dict().items()}
-    state["random"] = random.get_state()
-    nn.save(state, folder / STATE, facts)
+    weights = {n.removeprefix(MODEL): t for n, t in state.items() if n.startswith(MODEL)}
+    nn.save({**state, "random": random.get_state()}, folder / STATE, facts)
     nn.save(weights, folder / WEIGHTS, facts)
 
 
@@ -50,8 +59,8 @@ def facts(folder: Path) -> tuple[Settings, str]:
 def restore(folder: Path, model: nn.Module, opt: Optimizer) -> None:
     """Put back what `save` wrote."""
     arrays = load_arrays(folder / STATE)
-    model.load_state_dict(_under("model.", arrays))
-    opt.load_state_dict(_under("optimizer.", arrays))
+    model.load_state_dict(_under(MODEL, arrays))
+    opt.load_state_dict(_under(OPTIMIZER, arrays))
     if "random" not in arrays:
         raise RunError(f"{folder / STATE} was not written by pullback train", code="E336")
     random.set_state(arrays["random"])

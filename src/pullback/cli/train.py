@@ -16,6 +16,9 @@ from pullback.cli.display import Display
 from pullback.cli.settings import BETAS, WEIGHT_DECAY, Settings
 from pullback.cli.text import IGNORED, Text, batch, windows
 from pullback.config import Options
+from pullback.distributed.collectives import all_reduce
+from pullback.distributed.group import Group
+from pullback.distributed.parallel import DataParallel
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, If
 from pullback.nn.base.build import at, make
@@ -57,6 +60,8 @@ def make_optimizer(model: nn.Module, settings: Settings) -> AdamW:
 class Run:
     """A model in training. `losses` and `times` (seconds) are those of this process's steps,
     of which number `first` was the first. `timed`: launches are timed. `program`: as it ran.
+    `every`: steps between two checkpoints, 0 for none before the end. `group`: each of its ranks
+    has its part of every batch.
     """
 
     text: Text
@@ -71,6 +76,8 @@ class Run:
     checked: list[float] = field(default_factory=list)
     timed: bool = False
     program: Executable | None = None
+    every: int = 0
+    group: Group = field(default_factory=Group)
 
     @property
     def done(self) -> int:
@@ -79,24 +86,31 @@ class Run:
 
     def build(self, steps: int, validate: bool) -> Jit[..., Any]:
         """Training steps and perhaps the validation, as one program."""
-        shape = (self.settings.batch, self.settings.context)
+        group = self.group
+        shape = (self.settings.batch // group.size, self.settings.context)
         batches = self._batches()
-        checks = windows(self.text.valid, *shape) if validate else []
+        checks = self._checks(*shape) if validate else []
         waiting = iter(checks)
+        parallel = DataParallel(self.model, group=group)
         pair: dict[str, Any] = {"shape": (shape, shape), "dtype": ("int32", "int32")}
 
         def step() -> None:
             tokens, targets = Feeder(lambda: next(batches), **pair)
             self.opt.zero_grad()
-            loss = self.model.loss(tokens, targets)
+            with parallel.sharing():
+                loss = self.model.loss(tokens, targets)
+            seen = all_reduce(loss, "mean", group=group)
             loss.backward()
             self.opt.step()
-            Receiver(self._stepped, [loss])
+            Receiver(self._stepped, [seen])
+            if self.every:
+                self._keep(checkpoint.contents(self.model, self.opt))
 
         def check() -> None:
             tokens, targets = Feeder(lambda: next(waiting), **pair)
             loss = self.model.loss(tokens, targets, IGNORED, "sum")
-            Receiver(lambda loss_now: self.checked.append(float(loss_now)), [loss])
+            whole = all_reduce(loss, group=group)
+            Receiver(lambda loss_now: self.checked.append(float(loss_now)), [whole])
 
         def train() -> None:
             loop(range(steps), step)
@@ -107,9 +121,29 @@ class Run:
         return Jit(train, options=replace(options, profile=options.profile or self.timed))
 
     def _batches(self) -> Iterator[tuple[Array, Array]]:
-        s = self.settings
+        s, group = self.settings, self.group
+        own = slice(group.rank * s.batch // group.size, (group.rank + 1) * s.batch // group.size)
         for number in range(self.done, s.steps):
-            yield batch(self.text.train, number, s.seed, s.batch, s.context)
+            tokens, targets = batch(self.text.train, number, s.seed, s.batch, s.context)
+            yield tokens[own], targets[own]
+
+    def _checks(self, size: int, context: int) -> list[tuple[Array, Array]]:
+        """This rank's part of the validation, as many batches on each rank."""
+        checks = windows(self.text.valid, size, context)
+        nothing = np.zeros((size, context), np.int32), np.full((size, context), IGNORED, np.int32)
+        checks += [nothing] * (-len(checks) % self.group.size)
+        return checks[self.group.rank :: self.group.size]
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        """A checkpoint of this place in the program, every so many steps; rank 0 writes it."""
+        names = list(state)
+
+        def write(*arrays: Array) -> None:
+            if self.group.rank == 0:
+                kept = dict(zip(names, arrays, strict=True))
+                checkpoint.write(self.folder, kept, self.settings, self.text.characters)
+
+        Receiver(write, list(state.values()), every=self.every, depth=1)
 
     def _stepped(self, loss: Array) -> None:
         self.losses.append(float(loss))
@@ -134,7 +168,9 @@ class Run:
             self.program = None if program.last is None else program.program
 
     def save(self) -> None:
-        """Everything up to the last whole step."""
+        """Everything up to the last whole step; one of the ranks does it."""
+        if self.group.rank:
+            return
         checkpoint.save(self.folder, self.model, self.opt, self.settings, self.text.characters)
 
 

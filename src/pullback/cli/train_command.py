@@ -24,6 +24,7 @@ from pullback.cli.settings import RunError, Settings
 from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
 from pullback.cli.view import has_folder, save
+from pullback.distributed.group import init
 from pullback.viewer.data import Curve
 from pullback.viewer.page import page
 
@@ -48,6 +49,7 @@ pullback train --compare torch"""
 @click.option("--compare", "peer", type=click.Choice(["torch"]), help="train beside PyTorch")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="pullback-run")
 @click.option("--resume", is_flag=True, help="go on where a run in --out stopped")
+@click.option("--save-every", type=click.IntRange(min=1), help="steps between two checkpoints")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="a page of the run")
 def train(
     output: Output,
@@ -55,13 +57,15 @@ def train(
     peer: str | None,
     out: Path,
     resume: bool,
+    save_every: int | None,
     report: Path | None,
     **given: Any,
 ) -> None:
     """Train a character GPT as one compiled program, then let it write.
 
     Without --text it learns the English help texts that ship with Python. The last 10 % of the
-    characters are the validation split.
+    characters are the validation split. Started by torchrun or mpiexec, each process takes its part
+    of every batch.
     """
     began = time.perf_counter()
     if report is not None:
@@ -77,13 +81,17 @@ def train(
     if peer is not None:
         _compare(text, settings.changed(steps=max(settings.steps, compare.STEPS)), output)
         return
-    run = _prepare(text, settings, out, resume, output)
-    run.timed = report is not None
+    group = init()
+    if settings.batch % group.size:
+        raise click.UsageError(f"--batch {settings.batch} is no multiple of {group.size} processes")
+    quiet = Output(output.as_json, True) if group.rank else output
+    run = _prepare(text, settings, out, resume, quiet)
+    run.timed, run.every, run.group = report is not None, save_every or 0, group
     with run.display, terminable():
         try:
             _train(run, began)
         finally:
-            if report is not None:
+            if report is not None and not group.rank:
                 _report(run, report)
 
 
@@ -125,7 +133,7 @@ def _prepare(text: Text, settings: Settings, out: Path, resume: bool, output: Ou
 
 
 def _display(settings: Settings, done: int, output: Output) -> Display:
-    if output.as_json:
+    if output.as_json and not output.quiet:
         return Lines(settings.steps, output)
     if output.quiet:
         return Silent()
@@ -165,6 +173,8 @@ def _train(run: Run, began: float) -> None:
         seconds=seconds,
         step=run.done,
     )
+    if run.group.rank:
+        return
     sample = write(run.model, run.text, SAMPLE, run.settings.seed)
     run.display.note("sample", sample, text=sample)
     path = run.folder / checkpoint.WEIGHTS

@@ -85,14 +85,20 @@ class HostCall:
 
     `function` takes arrays and gives as many as there are targets: of their shapes and types,
     made of nothing but what it is given. In keys `name` and `library` stand for it.
+
+    `writes`: ``function(*sources, *targets)`` writes the targets itself, and may go on after it
+    has come back, until a second call has that memory among sources and targets. `native`: a C
+    function that does the same, an address and its words; for None, the next of the addresses.
     """
 
     name: str
     library: str
-    function: Callable[..., tuple[Any, ...]]
+    function: Callable[..., Any]
     sources: tuple[Variable, ...]
     targets: tuple[Variable, ...]
     origin: Origin | None = None
+    writes: bool = False
+    native: tuple[int, tuple[int | None, ...]] | None = None
 
 
 Item = Compute | Launch | Loop | Branch | Feed | Receive | HostCall
@@ -114,8 +120,7 @@ def items(block: Block) -> Iterator[Item]:
         if isinstance(item, Loop):
             yield from items(item.body)
         elif isinstance(item, Branch):
-            yield from items(item.then)
-            yield from items(item.otherwise)
+            yield from items((*item.then, *item.otherwise))
 
 
 def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Block:
@@ -124,13 +129,12 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
     for item in block:
         new = change(item)
         if new is not None:
-            expanded.extend(new)
+            expanded += new
         elif isinstance(item, Loop):
             expanded.append(replace(item, body=expand(item.body, change)))
         elif isinstance(item, Branch):
-            then = expand(item.then, change)
-            otherwise = expand(item.otherwise, change)
-            expanded.append(Branch(item.predicate, then, otherwise))
+            sides = expand(item.then, change), expand(item.otherwise, change)
+            expanded.append(Branch(item.predicate, *sides))
         else:
             expanded.append(item)
     return tuple(expanded)
@@ -141,7 +145,7 @@ def written(block: Block) -> list[Variable]:
     assigned: list[Variable] = []
     for item in items(block):
         if isinstance(item, Compute):
-            assigned.extend(v for v, _ in item.graph.assigns)
+            assigned += [v for v, _ in item.graph.assigns]
         elif isinstance(item, Feed | HostCall):
-            assigned.extend(item.targets)
+            assigned += item.targets
     return assigned

@@ -67,6 +67,7 @@ class Walk:
 
     def item(self, item: Item, path: Path) -> None:
         place = len(self.kernels)
+        before = max(0, place - 1)
         if isinstance(item, Launch):
             self.touch(item.kernel.reads, place, path, False, True)
             self.touch(item.kernel.writes, place, path, True, True)
@@ -75,16 +76,16 @@ class Walk:
         elif isinstance(item, Feed):
             self.touch(item.targets, place, path, True)
         elif isinstance(item, Receive):
-            self.touch(item.sources, max(0, place - 1), path, False)
+            self.touch(item.sources, before, path, False)
         elif isinstance(item, HostCall):
             # Between two launches: what it touches is alive in both, so that nothing lies over it.
-            for here in (max(0, place - 1), place):
+            for here in (before, place):
                 self.touch(item.sources, here, path, False)
                 self.touch(item.targets, here, path, True)
         elif isinstance(item, Loop):
             self.loop(item, path)
         elif isinstance(item, Branch):
-            self.touch([item.predicate], max(0, place - 1), path, False)
+            self.touch([item.predicate], before, path, False)
             self.inside([item.then], path)
             self.inside([item.otherwise], path)
         else:

@@ -155,8 +155,7 @@ class _Writer:
                 sources = self.variables(item.sources)
                 self.put(depth, "receive", self.names[item], sources, item.every, item.depth)
             case HostCall():
-                given = self.variables(item.sources)
-                made = self.variables(item.targets)
+                given, made = self.variables(item.sources), self.variables(item.targets)
                 self.put(depth, "call", item.name, item.library, given, made)
             case _:
                 raise InvalidIR(f"{type(item).__name__} in an image")

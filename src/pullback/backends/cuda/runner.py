@@ -269,6 +269,9 @@ class CudaRunner:
         for variable, array in zip(item.sources, boxes, strict=True):
             self._down(variable, array)
         self.driver.wait(self.stream)
+        if item.writes:
+            what = f"{item.name} by {item.library} in a program that runs on a GPU"
+            raise UnsupportedError(what, origin=item.origin, code="E617")
         made = call_host(item, boxes, self._sizes)
         for variable, array in zip(item.targets, made, strict=True):
             whole = np.zeros(box(variable), variable.dtype.numpy)

@@ -24,6 +24,7 @@ from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loo
 from pullback.memory.plan import Plan
 
 WIDTH = 8  # words of an instruction
+CALLED = 8  # words that a C function is given
 FOREVER = 1 << 40  # a loop of more steps than this is ended by something else
 
 
@@ -112,6 +113,8 @@ class _Assembler:
         elif isinstance(item, Receive):
             ring = self.ring(item)
             self.emit(Op.RECEIVE, address(ring.words))
+        elif isinstance(item, HostCall) and item.native is not None:
+            self.native(item, *item.native)
         elif isinstance(item, HostCall):
             self.hosts[self.emit(Op.HOST)] = item, len(self.data)
             for variable in (*item.sources, *item.targets):
@@ -119,6 +122,18 @@ class _Assembler:
             self.sizes += [(self.reserve([0]), name) for name in named(item)]
         else:
             raise InvalidIR(f"{type(item).__name__} in a fused program")
+
+    def native(self, item: HostCall, function: int, words: Sequence[int | None]) -> None:
+        """A call of a C function: its words stand in a row, addresses among them."""
+        place = self.emit(Op.CALL, function)
+        self.hosts[place] = item, len(self.data)
+        self.relative(place, 1, len(self.data))
+        variables = iter((*item.sources, *item.targets))
+        for word in words:
+            at = self.reserve([word or 0])
+            if word is None:
+                self.patches.append((False, at, next(variables)))
+        self.reserve([0] * (CALLED - len(words)))
 
     def launch(self, item: Launch) -> None:
         call = self.calls[item.kernel]

@@ -29,8 +29,11 @@ def shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
     return array[(*places, ...)]
 
 
-def call_host(call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-    """What a function of the host makes of its sources, which it must not write to.
+def call_host(
+    call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int], made: Sequence[Array] = ()
+) -> list[Array]:
+    """What a function of the host makes of its sources, which it must not write to. One that writes
+    itself is given `made`, the memory of its targets.
 
     Raises: InvalidIR where that is not what was declared; what the function raises, with a note
     that names the line of the operation.
@@ -40,7 +43,7 @@ def call_host(call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int]) 
         array.flags.writeable = False
     try:
         with np.errstate(all="ignore"):
-            results = list(call.function(*given))
+            results = list(call.function(*given, *made) or made)
     except PullbackError:
         raise  # says its line itself
     except BaseException as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.backends.host.exchange import (
     OUTSIDE,
+    box,
     call_feeder,
     call_host,
     call_receiver,
@@ -90,9 +91,17 @@ class Interpreter:
             self.feed(item)
         elif isinstance(item, P.HostCall):
             boxes = [self.values[s] for s in item.sources]
-            self.values.update(zip(item.targets, call_host(item, boxes, self.sizes), strict=True))
+            made = [self.memory(item, t) for t in item.targets] if item.writes else []
+            results = call_host(item, boxes, self.sizes, made)
+            self.values.update(zip(item.targets, results, strict=True))
         else:
             self.receive(item)
+
+    def memory(self, call: P.HostCall, target: Variable) -> Array:
+        """Where a call writes a target: what it was given, or memory of its own."""
+        if target in call.sources:
+            return self.values[target]
+        return np.zeros(box(target), target.dtype.numpy)
 
     def loop(self, loop: P.Loop) -> None:
         for number in range(loop.count):

@@ -17,7 +17,7 @@ from pullback.backends.host.pool import loader, pools
 from pullback.backends.host.profile import Clock, Profile
 from pullback.backends.host.rings import Consumer, Producer, master
 from pullback.backends.host.system import LINE, Array, address, array_at, memory, process
-from pullback.errors import DeviceError, FeedError, IndexRangeError, UnsupportedError
+from pullback.errors import BackendError, DeviceError, FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
@@ -216,9 +216,11 @@ class VirtualMachine:
         pairs = zip(variables, words, strict=False)
         arrays = [array_at(word, box(v), v.dtype.numpy) for v, word in pairs]
         count = len(call.sources)
-        results = call_host(call, arrays[:count], sizes)
+        made = arrays[count:] if call.writes else []
+        results = call_host(call, arrays[:count], sizes, made)
         for target, array, result in zip(call.targets, arrays[count:], results, strict=True):
-            shown(target, array, sizes)[...] = result
+            if result is not array:
+                shown(target, array, sizes)[...] = result
         self._words[Word.PC] = place + 1
         if self._clock is not None:
             self._clock.note("host", began)
@@ -302,6 +304,10 @@ class VirtualMachine:
             self._feed_failed()
         if code == Code.BAD_INDEX:
             self._bad_index()
+        if code == Code.CALL_FAILED:
+            call, _ = self._image.hosts[self._words[_PC]]
+            what = f"{call.name} by {call.library}: error {self._words[Word.RETURNED]}"
+            raise BackendError(what, origin=call.origin, code="E616")
         if self._consumer.error is not None:
             raise self._consumer.error
         if interrupted:

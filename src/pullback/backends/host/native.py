@@ -19,6 +19,7 @@ class Code(IntEnum):
     FEED_FAILED = 3
     BAD_INDEX = 4
     HOST = 5
+    CALL_FAILED = 6
 
 
 class Op(IntEnum):
@@ -38,6 +39,7 @@ class Op(IntEnum):
     COPY = 8  # target, source, bytes
     END = 9
     HOST = 11  # comes back, to be entered again behind it
+    CALL = 12  # a C function, a row of 8 words for it; what it returns is 0 where all is well
     BEGIN = 10  # addresses of this run, rows {number of one, word that wants it}, rows
 
 
@@ -49,6 +51,7 @@ class Word(IntEnum):
     CODE = 2
     POOL = 3
     THREADS = 4  # of the pool that a launch may use
+    RETURNED = 5  # by the last C function that failed
     LAUNCHES = 6
     BARRIERS = 7
     MOVED = 8  # bytes

@@ -233,11 +233,12 @@ fetch:
     i64 8, label %copy
     i64 10, label %begin
     i64 11, label %hosts
+    i64 12, label %call
   ]
 go:
   %goto = phi i64 [ %next, %launched ], [ %next, %set ], [ %c, %test ], [ %next, %enter ],
     [ %a, %jump ], [ %chosen, %branch ], [ %next, %fed ], [ %b, %ended ], [ %next, %received ],
-    [ %next, %stepped ], [ %next, %copy ], [ %next, %begun ]
+    [ %next, %stepped ], [ %next, %copy ], [ %next, %begun ], [ %next, %call ]
   br label %fetch
 
 launch:
@@ -397,6 +398,26 @@ again:
 hosts:
   call void @put(ptr %state, i64 0, i64 %pc)
   ret i64 5
+
+; A C function of up to 8 words: what it does not take, it does not look at.
+call:
+  %w0 = call i64 @word(ptr %bp, i64 0)
+  %w1 = call i64 @word(ptr %bp, i64 1)
+  %w2 = call i64 @word(ptr %bp, i64 2)
+  %w3 = call i64 @word(ptr %bp, i64 3)
+  %w4 = call i64 @word(ptr %bp, i64 4)
+  %w5 = call i64 @word(ptr %bp, i64 5)
+  %w6 = call i64 @word(ptr %bp, i64 6)
+  %w7 = call i64 @word(ptr %bp, i64 7)
+  %returned = call i32 %ap(
+    i64 %w0, i64 %w1, i64 %w2, i64 %w3, i64 %w4, i64 %w5, i64 %w6, i64 %w7)
+  %fine = icmp eq i32 %returned, 0
+  br i1 %fine, label %go, label %broken
+broken:
+  %reason = sext i32 %returned to i64
+  call void @put(ptr %state, i64 5, i64 %reason)
+  call void @put(ptr %state, i64 0, i64 %pc)
+  ret i64 6
 stop:
   call void @put(ptr %state, i64 0, i64 %pc)
   ret i64 2

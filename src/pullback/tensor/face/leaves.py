@@ -7,7 +7,8 @@ Outside `jit` a gradient is a lazy tensor on its leaf. Inside, a gradient set in
 from __future__ import annotations
 
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from pullback.ir.graph import Definition, Value
 from pullback.tensor.record.trace import Handle, Trace, current
 
 if TYPE_CHECKING:
-    from pullback.tensor.face.tensor import Tensor
+    from pullback.tensor.face.tensor import State, Tensor
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +44,28 @@ _leaves = _Leaves()
 def register(value: Value, leaf: Tensor) -> None:
     """Remember that a read of `leaf` gave `value`."""
     _leaves.by_value[value] = weakref.ref(leaf)
+
+
+@contextmanager
+def standing(leaf: State, value: Value) -> Iterator[None]:
+    """In here reads of `leaf` give `value`, which stands on it; `backward` looks below that."""
+    trace, asks, before = current(), leaf._requires_grad, leaf._node
+    if trace is None:
+        leaf._node = value
+    else:
+        kept = trace.local.get(id(leaf))
+        trace.local[id(leaf)] = value
+    leaf._requires_grad = False
+    try:
+        yield
+    finally:
+        leaf._requires_grad = asks
+        if trace is None:
+            leaf._node = before
+        elif kept is not None:
+            trace.local[id(leaf)] = kept
+        else:
+            trace.local.pop(id(leaf), None)
 
 
 def _entry(leaf: Handle) -> Local | None:

@@ -24,6 +24,7 @@ from pullback.tensor.record.replay import Form, Replay
 from pullback.tensor.record.trace import Trace
 
 Kind = tuple[tuple[Extent, ...], DType]
+Variables = tuple[Variable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class HostFunction:
 
     name: str
     library: str
-    function: Callable[..., tuple[Any, ...]]
+    function: Callable[..., Any]
     results: Callable[[Sequence[Kind]], Sequence[Kind]]
-    lenient: Callable[..., tuple[Any, ...]]
+    lenient: Callable[..., Any]
 
 
 class HostForm(Form):
@@ -63,12 +64,17 @@ class HostForm(Form):
         self.sources = tuple(inputs)
         kinds = host.results([(v.shape, v.dtype) for v in inputs])
         targets = tuple([trace.fresh(host.name, *kind, origin) for kind in kinds])
-        function = host.function if strict else host.lenient
         sources = tuple(map(self._filled, inputs))
-        call = HostCall(host.name, host.library, function, sources, targets, origin)
-        trace.recording.add(call)
+        for call in self.calls(sources, targets):
+            trace.recording.add(call)
         self.after: Segment = trace.recording.segment
         self.results = [self._result(t) for t in targets]
+
+    def calls(self, sources: Variables, targets: Variables) -> Sequence[HostCall]:
+        """What the program runs."""
+        host = self.host
+        function = host.function if self.strict else host.lenient
+        return [HostCall(host.name, host.library, function, sources, targets, self.origin)]
 
     def _filled(self, value: Value) -> Variable:
         """A variable with the content of `value`, before the call: its own, if it has one."""
@@ -94,14 +100,14 @@ class HostForm(Form):
             replay.memo.update({r: replay.from_store(r) for r in self.results})
             return
         given = replay.values(list(self.sources))
-        form = HostForm(self.trace, self.host, given, strict=self.strict, origin=self.origin)
+        form = type(self)(self.trace, self.host, given, strict=self.strict, origin=self.origin)
         replay.memo.update(zip(self.results, form.results, strict=True))
 
     def lift(self, lift: Lift) -> None:
         """One call for all samples; those that do not count raise nothing."""
         given = [lift.one(s) for s in self.sources]
         strict = self.strict and lift.only is None
-        form = HostForm(self.trace, self.host, given, strict=strict, origin=self.origin)
+        form = type(self)(self.trace, self.host, given, strict=strict, origin=self.origin)
         for old, new in zip(self.results, form.results, strict=True):
             lift.tell(old, new, wide=True)
 

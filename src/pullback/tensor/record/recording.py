@@ -35,6 +35,7 @@ from pullback.ir.program import (
 from pullback.simplify.graph import with_roots
 from pullback.tensor.record.calls import Call
 from pullback.tensor.record.dead import without_dead
+from pullback.tensor.record.late import late
 
 
 @dataclass(eq=False, slots=True)
@@ -176,7 +177,7 @@ class Recording:
 
     def finish(self, state: tuple[Variable, ...]) -> Program:
         """The whole recording as a program."""
-        return without_dead(Program(_Builder(self).block(self.root), state))
+        return late(without_dead(Program(_Builder(self).block(self.root), state)))
 
 
 def changes(recording: Recording, states: Container[Variable]) -> list[Value]:

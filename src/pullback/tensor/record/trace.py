@@ -26,6 +26,7 @@ from pullback.errors import (
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Dim, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
+from pullback.ir.program import Program
 from pullback.runtime.executable import Executable
 from pullback.tensor.record.calls import Call
 from pullback.tensor.record.compiled import Compiled, runs
@@ -207,6 +208,8 @@ class Trace:
         self.calls: dict[Definition, Call] = {}
         self.observed: dict[int, tuple[Any, Any]] = {}
         self.constants: dict[int, Handle] = {}
+        # What looks at the whole program before it is compiled.
+        self.looks: list[Callable[[Program], None]] = []
         # Symbolic extents that must not turn out to be 0: of what, and at which expression.
         self.filled: dict[Dim, tuple[str, Origin | None]] = {}
 

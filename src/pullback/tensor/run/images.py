@@ -249,6 +249,8 @@ def save(
     if executable.host_calls:
         call = executable.host_calls[0]
         what = f"{call.name} by {call.library}, in a program that is saved"
+        if call.writes:
+            raise UnsupportedError(what, origin=call.origin, code="E617")
         raise UnsupportedError(what, origin=call.origin, code="E356")
     text, objects = packed(executable)
     state = [np.ascontiguousarray(array).tobytes() for array in contents]

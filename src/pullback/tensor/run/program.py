@@ -229,6 +229,8 @@ class Jit(Generic[P, R]):
         read, written = _split(trace)
         captured = [v for _, v in (*read, *written)]
         program = trace.recording.finish((*arguments, *captured, *outputs))
+        for look in trace.looks:
+            look(program)
         _refuse_stand_ins(trace, program)
         if self.memory is not None:
             options = replace(options, memory=self.memory)

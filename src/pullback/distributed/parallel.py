@@ -1,0 +1,148 @@
+"""The same model on every rank, each with its own part of a batch.
+
+forward     w' = w               of a bucket of parameters
+backward    dw = mean[r] dw'_r   one `all_reduce` of the bucket, begun as soon as its last
+                                 adjoint is there; the rest of the backward runs beside it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate, pairwise
+from typing import Any
+
+from pullback.distributed.collectives import all_reduce
+from pullback.distributed.group import Group, group_of
+from pullback.distributed.transport import DistributedError
+from pullback.ir.graph import Definition, Rule, Value
+from pullback.nn.base.module import Module
+from pullback.nn.base.parameter import Parameter
+from pullback.tensor.face.leaves import standing
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import ops
+from pullback.tensor.record.trace import array_of, bind, realize
+from pullback.tensor.values import elementwise as W
+
+BUCKET = 1 << 22  # bytes
+
+
+class DataParallel(Module):
+    """A module whose gradients are the mean over all ranks; each is given its part of a batch.
+
+    At first the parameters and buffers of rank 0 go to all. Gradients are reduced in buckets of
+    about `bucket` bytes, the last layers' first, beside the rest of the backward. `sharing` is for
+    other functions of the module than `forward`.
+
+    Raises: DistributedError for what is no module, or no size of a bucket.
+
+    Example:
+        >>> model = pb.distributed.DataParallel(nn.Linear(2, 1))
+        >>> model(pb.ones((3, 2))).shape
+        (3, 1)
+    """
+
+    def __init__(self, module: Module, *, bucket: int = BUCKET, group: Group | None = None) -> None:
+        super().__init__()
+        if not isinstance(module, Module):
+            what = f"DataParallel of a {type(module).__name__}"
+            raise DistributedError(what, help="a module of pb.nn is wanted", code="E614")
+        if isinstance(bucket, bool) or not isinstance(bucket, int) or bucket < 1:
+            what = f"bucket={bucket!r}"
+            raise DistributedError(what, help="bytes, 1 or more", code="E614")
+        self.module = module
+        self.group = group_of(group)
+        self.bucket = bucket
+        self._begin()
+
+    def _begin(self) -> None:
+        """Every rank starts with what rank 0 has."""
+        cells = self.module._cells()
+        said = ", ".join(f"{n} {c.dtype}{list(c.shape)}" for n, c in cells.items())
+        self.group.agree("the module", said)
+        if self.group.size == 1:
+            return
+        for cell in {id(c): c for c in cells.values()}.values():
+            own = Tensor(cell.value)
+            realize([own])
+            cell.assign(bind(self.group.broadcast(array_of(own)), "parameter", copy=False))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's function."""
+        with self.sharing():
+            return self.module(*args, **kwargs)
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """What is computed of the module in here has gradients that are means over all ranks.
+
+        Example:
+            >>> model = pb.distributed.DataParallel(nn.Linear(2, 1))
+            >>> with model.sharing():
+            ...     loss = pb.sum(model.module(pb.ones((3, 2))))
+        """
+        with ExitStack() as stack:
+            if self.group.size > 1:
+                for bucket in self.buckets():
+                    shared = _shared([p.value for p in bucket], self.group)
+                    for parameter, value in zip(bucket, shared, strict=True):
+                        stack.enter_context(standing(parameter, value))
+            yield
+
+    def buckets(self) -> list[list[Parameter]]:
+        """Trained parameters of one type each, the last first, as they get their gradients."""
+        made: list[list[Parameter]] = []
+        room = 0
+        for parameter in reversed([p for p in self.module.parameters() if p.requires_grad]):
+            length = (parameter.size or 0) * parameter.dtype.itemsize
+            if not made or length > room or made[-1][0].dtype != parameter.dtype:
+                made.append([])
+                room = self.bucket
+            made[-1].append(parameter)
+            room -= length
+        return made
+
+
+def _shared(values: Sequence[Value], group: Group) -> list[Definition]:
+    """Copies whose adjoints are means over all ranks, in one message."""
+    copies = [W.copy(v, v.name) for v in values]
+    _attach(values, copies, group)
+    return copies
+
+
+def _attach(values: Sequence[Value], copies: Sequence[Definition], group: Group) -> None:
+    def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+        return [t.value for t in means(list(map(Tensor, heads)), group)]
+
+    def push(tangents: Sequence[Value]) -> Sequence[Value]:
+        return tangents
+
+    def again(here: Callable[[Value], Value]) -> Rule | None:
+        fresh = [here(c) for c in copies]
+        whole = [c for c in fresh if isinstance(c, Definition)]
+        if len(whole) == len(fresh):
+            _attach([here(v) for v in values], whole, group)
+        return whole[0].rule if whole else None
+
+    rule = Rule("shared parameters", tuple(copies), tuple(values), pull, push, again)
+    for copy in copies:
+        copy.rule = rule
+
+
+def means(tensors: Sequence[Tensor], group: Group) -> list[Tensor]:
+    """The mean of each over all ranks, by one `all_reduce` of them side by side."""
+    whole = all_reduce(flat(tensors), "mean", group=group)
+    return apart(whole, tensors)
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All elements in a row."""
+    rows = [ops.reshape(t, (-1,)) for t in tensors]
+    return rows[0] if len(rows) == 1 else ops.concat(rows)
+
+
+def apart(row: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """What `flat` put in a row, in the shapes of `like`."""
+    ends = accumulate((t.size or 0 for t in like), initial=0)
+    pieces = [row[low:high] for low, high in pairwise(ends)]
+    return [ops.reshape(p, t.shape) for p, t in zip(pieces, like, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pullback.algebra.bounds import bounds
 from pullback.backends.triton import language as L
 from pullback.backends.triton.again import Again, Sum, again_of
 from pullback.backends.triton.blocks import power, size
@@ -37,8 +38,9 @@ class Blockwise(Streams):
         columns = {s: self.wide(s) for s in made.sums}
         totals = {s: self.nothing(columns[s]) for s in made.sums}
         over = tuple(made.inner[0].shape[a] for a in terms)
+        begin, end = self.limits(made, shared, kept, L.times(over))
         at = self.lines.fresh("first")
-        self.lines.put(f"for {at} in range(0, {L.times(over)}, {schedule.step}):")
+        self.lines.put(f"for {at} in range({begin}, {end}, {schedule.step}):")
         self.lines.depth += 1
         flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to(tl.int64)")
         term: Side = (schedule.step, terms, self.line(flat, schedule.step, over))
@@ -65,6 +67,27 @@ class Blockwise(Streams):
         self.grid = (batch, 1), (own, count)
         flat = self.lines.name("batch", f"{tile} // {down}")
         return self.decoded(flat, outer, batch), self.line(first, count, own)
+
+    def limits(
+        self, made: Again, shared: dict[int, str], kept: Side, count: str
+    ) -> tuple[str, str]:
+        """Where terms begin and end: what ``term < f(row)`` or ``row < term + 1`` leaves out."""
+        guard = made.guard
+        if guard is None:
+            return "0", count
+        (term,) = made.parts[2]
+        block = self.tile(made.inner[0], shared, (kept,))
+        body = self.body(block)
+        if guard.left is made.inner[0].target.axes[term]:
+            (value,) = body.values([guard.right])
+            last = self.lines.name("last", f"tl.max({block.filled(value, guard.right)}, 0)")
+            return "0", self.lines.name("end", f"tl.minimum({last}, {count})")
+        beyond = bounds(guard.right)[0] - 1  # the least term is 0
+        (value,) = body.values([guard.left])
+        first = f"tl.min({block.filled(value, guard.left)}, 0) - {beyond}"
+        step = self.schedule.step
+        first = self.lines.name("begin", f"tl.maximum({first}, 0) // {step} * {step}")
+        return first, count
 
     def kept_factor(self, made: Again, stage: Stage, shared: dict[int, str], kept: Side) -> Factor:
         """The factor by rows: it is the same in all turns."""

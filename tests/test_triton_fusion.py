@@ -134,6 +134,14 @@ def test_a_stage_that_makes_a_launch_dearer_has_its_own(monkeypatch: pytest.Monk
 
 
 @needs_triton
+def test_what_two_launches_would_store_is_in_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Softmax of long rows: one launch, though each stage alone has more threads."""
+    made = kernels(monkeypatch, "triton", lambda x: F.softmax(x, dim=1), (4096, 4096))
+    ((group, _),) = [pair for k in made for pair in plan.scheduled(k, plan.chooser(H100))]
+    assert group.way is Way.BLOCK and ns(made) < 1.2 * (2 * 4 * 4096**2) / H100.memories[2].rate
+
+
+@needs_triton
 def test_the_interpreter_runs_the_schedules_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """That which is asked for, not always an H100's."""
     seen: list[str] = []

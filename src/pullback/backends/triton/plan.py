@@ -32,7 +32,7 @@ from pullback.ir.graph import (
     read,
     replace_reads,
 )
-from pullback.ir.kernel import Kernel, Stage, redirected
+from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 
 WRITERS: dict[Way, type[Function]] = {
     Way.PRODUCT: Tiles,
@@ -62,13 +62,28 @@ class Chooser:
         return best(group, self.gpu, self.precision)
 
     def joins(self, one: Group, other: Group, both: Group) -> bool:
-        """Whether one launch is cheaper than two."""
-        return self.ns(both) < self.ns(one) + self.ns(other)
+        """Whether one launch is cheaper than two, between which values lie in memory."""
+        read = {t.source for s in other.stages for t in stage_reads(s)}
+        memory: dict[Value, Variable] = {
+            s.target: s.store or Variable(s.target.name, s.shape, s.body.dtype)
+            for s in one.stages
+            if s.target in read
+        }
+        apart = _changed(one, lambda s: replace(s, store=memory.get(s.target, s.store)))
+        after = _changed(other, lambda s: redirected(s, memory))
+        return self.ns(both) < self.ns(apart) + self.ns(after)
 
     def ns(self, group: Group) -> float:
         """What a launch costs by its cheapest schedule; infinite where the GPU takes none."""
         work, schedule = Work.of(group, self.gpu), self.best(group)
         return inf if work.refusal(schedule) else work.price(schedule).ns
+
+
+def _changed(group: Group, change: Callable[[Stage], Stage]) -> Group:
+    """A group of other stages."""
+    stages = {s: change(s) for s in group.stages}
+    rows = {stages[s]: r for s, r in group.rows.items()}
+    return Group(group.way, group.extents, list(stages.values()), rows)
 
 
 def launches(kernel: Kernel, choose: Choose | None = None) -> list[Launch]:

@@ -197,3 +197,33 @@ def test_a_view_that_overwrites_what_is_read_stays_after_it() -> None:
     got, want = Triton().run_kernel(kernel, values), run_kernel(kernel, dict(values))
     for variable in (x, out):
         np.testing.assert_allclose(got[variable], want[variable], rtol=1e-5, atol=1e-6)
+
+
+def _doubled(*shape: int) -> Kernel:
+    v, out = Variable("v", shape, float32), Variable("out", shape, float32)
+    twice = define("twice", shape, lambda *at: E.Add(read(v, *at), read(v, *at)))
+    return Kernel("doubled", (), (Stage(twice, twice.form, twice.body, (), out),))
+
+
+def test_coordinates_are_of_32_bits_where_they_fit() -> None:
+    """Offsets and index arithmetic by their bounds; else 64 bits."""
+    (small,) = plan.launches(_doubled(1 << 10, 1 << 10))
+    (large,) = plan.launches(_doubled(1 << 16, 1 << 15))
+    assert "tl.int64" not in small.source and "tl.int32" in small.source
+    assert "tl.program_id(0).to(tl.int64)" in large.source and "tl.int32" not in large.source
+    v, out = Variable("v", (100,), float32), Variable("out", (100,), float32)
+    far = define("far", (100,), lambda i: E.Cast(E.Mul(i, E.index(1 << 30)), float32))
+    (one,) = plan.launches(Kernel("far", (), (Stage(far, far.form, far.body, (), out),)))
+    assert ".to(tl.int64)" in one.source  # 99 * 2**30 is a number of the user's
+    del v
+
+
+@needs_triton
+def test_numbers_beyond_32_bits_stay_right() -> None:
+    """A map of coordinates, and a sum of them that each fit."""
+    options = Options(backend="triton", cache=None)
+    far = pb.jit(lambda x: x + pb.astype(pb.arange(100) * (1 << 30), "float32"), options=options)
+    want = np.arange(100, dtype=np.float64) * 2.0**30
+    np.testing.assert_allclose(far(np.zeros(100, np.float32)).numpy(), want, rtol=1e-6)
+    total = pb.jit(lambda x: pb.sum(pb.arange(100) * 40_000_000) + x, options=options)
+    assert total(np.int64(1)).item() == 4950 * 40_000_000 + 1

@@ -42,7 +42,7 @@ class Blockwise(Streams):
         at = self.lines.fresh("first")
         self.lines.put(f"for {at} in range({begin}, {end}, {schedule.step}):")
         self.lines.depth += 1
-        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to(tl.int64)")
+        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to({self.index})")
         term: Side = (schedule.step, terms, self.line(flat, schedule.step, over))
         places = Places(shared, kept, term)
         for stage in made.inner:
@@ -62,7 +62,7 @@ class Blockwise(Streams):
         batch, own = (tuple(shape[a] for a in axes) for axes in (outer, rows))
         count = self.schedule.rows
         down = self.lines.name("down", L.parts(own, count))
-        tile = self.lines.name("tile", "tl.program_id(0).to(tl.int64)")
+        tile = self.lines.name("tile", f"tl.program_id(0).to({self.index})")
         first = self.lines.name("row", f"{tile} % {down} * {count} + tl.arange(0, {count})")
         self.grid = (batch, 1), (own, count)
         flat = self.lines.name("batch", f"{tile} // {down}")
@@ -94,7 +94,9 @@ class Blockwise(Streams):
         product = made.products[stage]
         depth = power(max(16, size(stage, product.terms)))
         over = tuple(stage.extents[a] for a in product.terms)
-        line = self.line(self.lines.name("d", f"tl.arange(0, {depth}).to(tl.int64)"), depth, over)
+        line = self.line(
+            self.lines.name("d", f"tl.arange(0, {depth}).to({self.index})"), depth, over
+        )
         term: Side = (depth, product.terms, line)
         kind = self.kind(product)
         return Factor(self.factor(stage, product.left, kind, shared, (kept, term)), term)
@@ -111,7 +113,7 @@ class Blockwise(Streams):
         """The columns of a sum, all of them."""
         stage, axes = one.stage, one.product.columns
         count = power(max(16, size(stage, axes)))
-        flat = self.lines.name("column", f"tl.arange(0, {count}).to(tl.int64)")
+        flat = self.lines.name("column", f"tl.arange(0, {count}).to({self.index})")
         return count, axes, self.line(flat, count, tuple(stage.extents[a] for a in axes))
 
     def nothing(self, column: Side) -> str:

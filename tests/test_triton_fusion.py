@@ -17,7 +17,7 @@ from pullback.backends.triton.machine import named
 from pullback.backends.triton.price import Work
 from pullback.config import Options
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32
+from pullback.ir.dtype import float32, int64
 from pullback.ir.graph import Variable, define, read
 from pullback.ir.kernel import Kernel, Stage
 from test_triton import needs_triton
@@ -211,11 +211,14 @@ def test_coordinates_are_of_32_bits_where_they_fit() -> None:
     (large,) = plan.launches(_doubled(1 << 16, 1 << 15))
     assert "tl.int64" not in small.source and "tl.int32" in small.source
     assert "tl.program_id(0).to(tl.int64)" in large.source and "tl.int32" not in large.source
-    v, out = Variable("v", (100,), float32), Variable("out", (100,), float32)
+    out = Variable("out", (100,), float32)
     far = define("far", (100,), lambda i: E.Cast(E.Mul(i, E.index(1 << 30)), float32))
     (one,) = plan.launches(Kernel("far", (), (Stage(far, far.form, far.body, (), out),)))
     assert ".to(tl.int64)" in one.source  # 99 * 2**30 is a number of the user's
-    del v
+    each = define("each", (4,), lambda i, k: E.Mul(k, E.index(40_000_000)), over=(50,))
+    sums = Variable("sums", (4,), int64)
+    (one,) = plan.launches(Kernel("sums", (), (Stage(each, each.form, each.body, (), sums),)))
+    assert ".to(tl.int64)" in one.source  # each fits, their sum does not
 
 
 @needs_triton

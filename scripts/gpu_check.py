@@ -3,11 +3,14 @@
 `python scripts/gpu_check.py [SECTION ..] [--fake] [-o STEM]`
 
 Each section runs in a process of its own, so that one that crashes ends no other; what came out is
-written to STEM.json and STEM.md after each. Exit code 0: all is right; 1: something is not; 3:
-there is no device. `--fake` runs it on none: kernels of `nvptx` thread by thread on this processor
-(tests/fake_warps.py), those of Triton as launches alone; its times say nothing.
+written to STEM.json and STEM.md after each, and what a section told before it was ended for its
+time stays. Sections that come when the ten minutes are over are left out. Exit code 0: all is
+right; 1: something is not; 3: there is no device. `--fake` runs it on none: kernels of `nvptx`
+thread by thread on this processor (tests/fake_warps.py), those of Triton as launches alone; its
+times say nothing.
 
-Sections: driver, nvptx, triton, assembled, graphs, feeders, bandwidth, products, attention.
+Sections, what is worth most first: driver, triton, speed, nvptx, bandwidth, products, attention,
+graphs, feeders, assembled.
 """
 
 from __future__ import annotations
@@ -46,15 +49,17 @@ from pullback.errors import DeviceError
 NO_DEVICE = 3
 OPTIONS = Options(backend="nvptx", cache=None)
 SEED = 0
-CELLS, CELLS_SECONDS = 100, 180  # of the suite at a time, and how long it may take
+CELLS, CELLS_SECONDS = 100, 100  # of the suite at a time, and how long it may take
+ALL_SECONDS = 585  # of all sections
 Result = dict[str, Any]
 
 
 class Room:
     """A device, or none: `small` sizes where it is none."""
 
-    def __init__(self, fake: bool) -> None:
-        self.fake = fake
+    def __init__(self, fake: bool, path: Path | None = None) -> None:
+        self.fake, self.path = fake, path
+        self.facts: Result = {}
         self.warps: Any = None
         if fake:
             import pytest
@@ -65,6 +70,13 @@ class Room:
         self.driver: Driver = made if fake else driver()
         self._context = self.driver.here()
         self._context.__enter__()  # for as long as the process lives
+
+    def tell(self, name: str, value: Any) -> None:
+        """A result, written at once: it stays where the section is ended for its time."""
+        self.facts[name] = value
+        if self.path is not None:
+            state = {"state": "fail", "why": "it did not end", "facts": self.facts}
+            self.path.write_text(json.dumps(state))
 
     def size(self, real: int, small: int) -> int:
         """A size by what runs it."""
@@ -177,33 +189,154 @@ def _random(variable: Any) -> Any:
 
 def by_triton(room: Room, triton: Any, kernel: Any, values: Any) -> dict[Any, Any]:
     """What the launches of a kernel write, by way of cubins."""
-    from pullback.backends.triton import machine, offline, plan
+    made = Launched(room, triton, [kernel], values)
+    made.run()
+    return made.read()
 
-    on, stream = room.driver, room.driver.stream()
-    gpu = machine.chosen(Options(target=f"sm_{on.capability}"))
-    made = plan.launches(kernel, plan.chooser(gpu))
-    binaries = triton.compiled(kernel, on.capability)
-    variables = {v for launch in made for v in launch.arguments}
-    arrays = {v: np.array(values.get(v, np.zeros(v.shape, v.dtype.numpy))) for v in variables}
-    places = {v: on.allocate(a.nbytes) for v, a in arrays.items()}
-    errors = on.allocate(1 << 12)
-    on.fill(errors, 0, 1 << 12, stream)
-    for variable, array in arrays.items():
-        on.to_device(places[variable], array.ctypes.data, array.nbytes, stream)
-    for launch, binary in zip(made, binaries, strict=True):
-        if room.fake:
-            register(room, binary.name)
-        function = on.function(on.module(binary.cubin), binary.name, binary.shared)
-        programs = prod(-(-prod(extents) // block) for extents, block in launch.grid)
-        scratch = on.allocate(binary.scratch * programs)
-        words = [places[v] for v in launch.arguments] + [errors] * bool(launch.sites)
-        words += [scratch] + [0] * (offline.HIDDEN - 1)
-        how = Launching(programs, 32 * binary.warps, binary.shared)
-        on.launch(function, how, [ctypes.c_uint64(w) for w in words], stream)
-    for variable, array in arrays.items():
-        on.to_host(array.ctypes.data, places[variable], array.nbytes, stream)
-    on.wait(stream)
-    return arrays
+
+class Launched:
+    """Kernels by way of cubins, their arrays on the device; `binaries` say what they use."""
+
+    def __init__(self, room: Room, triton: Any, kernels: Sequence[Any], values: Any) -> None:
+        from pullback.backends.triton import machine, offline, plan
+
+        self.on, self.stream = room.driver, room.driver.stream()
+        self.gpu = machine.chosen(Options(target=f"sm_{self.on.capability}"))
+        made = [launch for k in kernels for launch in plan.launches(k, plan.chooser(self.gpu))]
+        orders = [
+            o for k in kernels for o in triton.orders(plan.launches(k, plan.chooser(self.gpu)))
+        ]
+        self.binaries = offline.compiled(orders, self.on.capability)
+        variables = dict.fromkeys(v for launch in made for v in launch.arguments)
+        nothing = {v: np.zeros(v.shape, v.dtype.numpy) for v in variables if v not in values}
+        self.arrays = {v: np.array(values.get(v, nothing.get(v))) for v in variables}
+        self.places = {v: self.on.allocate(a.nbytes) for v, a in self.arrays.items()}
+        errors = self.on.allocate(1 << 12)
+        self.on.fill(errors, 0, 1 << 12, self.stream)
+        for variable, array in self.arrays.items():
+            place = self.places[variable]
+            self.on.to_device(place, array.ctypes.data, array.nbytes, self.stream)
+        self.calls = []
+        for launch, binary in zip(made, self.binaries, strict=True):
+            if room.fake:
+                register(room, binary.name)
+            function = self.on.function(self.on.module(binary.cubin), binary.name, binary.shared)
+            programs = prod(-(-prod(extents) // block) for extents, block in launch.grid)
+            scratch = self.on.allocate(binary.scratch * programs)
+            words = [self.places[v] for v in launch.arguments] + [errors] * bool(launch.sites)
+            words += [scratch] + [0] * (offline.HIDDEN - 1)
+            how = Launching(programs, 32 * binary.warps, binary.shared)
+            self.calls.append((function, how, [ctypes.c_uint64(w) for w in words]))
+
+    def run(self) -> None:
+        for function, how, words in self.calls:
+            self.on.launch(function, how, words, self.stream)
+
+    def read(self) -> dict[Any, Any]:
+        """All arrays."""
+        for variable, array in self.arrays.items():
+            place = self.places[variable]
+            self.on.to_host(array.ctypes.data, place, array.nbytes, self.stream)
+        self.on.wait(self.stream)
+        return self.arrays
+
+    def ms(self, times: int) -> float:
+        """Milliseconds of a run, launched one by one."""
+        first, last = self.on.event(timed=True), self.on.event(timed=True)
+        self.run()
+        self.on.mark(first, self.stream)
+        for _ in range(times):
+            self.run()
+        self.on.mark(last, self.stream)
+        self.on.wait(self.stream)
+        return self.on.between(first, last) / times
+
+
+def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+    """The kernels of a program for Triton; nothing is computed."""
+    from pullback.backends.triton.backend import Triton
+
+    def nothing(self: Any, target: Any, kernel: Any, values: Any) -> Any:
+        return {v: np.zeros(v.shape, v.dtype.numpy) for v in kernel.writes}
+
+    plain, Triton.run_for = Triton.run_for, nothing  # type: ignore[method-assign]
+    try:
+        made = pb.jit(function, options=Options(backend="triton", cache=None))
+        made(*arguments)
+    finally:
+        Triton.run_for = plain  # type: ignore[method-assign]
+    return list(made.program.kernels)
+
+
+def slopes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The value and the derivatives by all arguments but the first, which comes from behind."""
+
+    def both(g: Any, *given: Any) -> Any:
+        y = function(*given)
+        return [y, *pb.grad(pb.sum(y * g), list(given))]
+
+    return both
+
+
+def speed_cases(room: Room) -> Iterator[tuple[str, Any, list[Any], float, str, Any]]:
+    """Name, function, arguments, what it does of a unit (a GFLOP or GB), PyTorch's function."""
+    n, heads, rows = room.size(4096, 16), room.size(16, 1), room.size(2048, 16)
+    functional = pb.nn.functional
+    half = pb.bfloat16.numpy if hasattr(pb.bfloat16, "numpy") else np.float16
+    a = normal(n, n)
+    halves = a.astype(half)
+    q = normal(heads, rows, 64).astype(half)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def theirs(t: Any, x: Any) -> Any:
+        return t.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    flops = 2 * n**3 / 1e9
+    seen = 4 * heads * rows**2 * 64 / 2 / 1e9
+    yield "bf16 product", lambda x, w: x @ w, [halves, halves], flops, "TFLOP/s", lambda t, x: x @ x
+    yield "causal bf16 attention", attention, [q, q, q], seen, "TFLOP/s", theirs
+    yield (
+        "softmax",
+        lambda x: functional.softmax(x, dim=1),
+        [a],
+        8 * n * n / 1e9,
+        "TB/s",
+        (lambda t, x: t.softmax(x, 1)),
+    )
+    yield "its slopes", slopes(attention), [q, q, q, q], 3.5 * seen, "TFLOP/s", None
+    yield "float32 product", lambda x, w: x @ w, [a, a], flops, "TFLOP/s", lambda t, x: x @ x
+    norm = slopes(lambda x, w, b: functional.layer_norm(x, (n,), w, b))
+    given = [a, a, normal(n), normal(n)]
+    yield "layer norm and its slopes", norm, given, 16 * n * n / 1e9, "TB/s", None
+
+
+def speed(room: Room) -> Result:
+    """Triton's kernels at real sizes: time, what was priced, registers; PyTorch's time."""
+    from pullback.backends.triton import backend as triton
+    from pullback.backends.triton import plan
+    from pullback.backends.triton.price import Work
+
+    for name, function, given, work, unit, theirs in list(speed_cases(room))[: room.size(9, 1)]:
+        kernels = fused(function, given)
+        values = {v: _random(v) / 8 for k in kernels for v in k.reads if v.dtype.is_float}
+        try:
+            made = Launched(
+                room, triton, kernels, {v: x.astype(v.dtype.numpy) for v, x in values.items()}
+            )
+            ms = made.ms(room.size(20, 1))
+        except Exception as error:  # one that is not taken loses no other
+            room.tell(name, f"{type(error).__name__}: {error}"[:300])
+            continue
+        pairs = [p for k in kernels for p in plan.scheduled(k, plan.chooser(made.gpu))]
+        priced = sum(Work.of(g, made.gpu).price(s).ns for g, s in pairs) / 1e6
+        told = f"{ms:.4g} ms ({priced:.4g} priced), {work / ms:.4g} {unit}, {len(pairs)} launches"
+        told += f", registers {max(b.registers for b in made.binaries)}"
+        told += f", stack {max(b.stack for b in made.binaries)}"
+        other = None if theirs is None else by_torch(theirs, given[0])
+        room.tell(name, told if other is None else f"{told}; PyTorch {other:.4g} ms")
+    return room.facts
 
 
 def register(room: Room, name: str) -> None:
@@ -361,7 +494,9 @@ def by_torch(function: Callable[..., Any], x: Any) -> float | None:
 
     if not torch.cuda.is_available():
         return None
-    given = torch.from_numpy(x).cuda()
+    half = x.dtype.name == "bfloat16"
+    given = torch.from_numpy(x.astype(np.float32) if half else x).cuda()
+    given = given.bfloat16() if half else given
     for _ in range(3):
         function(torch, given)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -375,15 +510,16 @@ def by_torch(function: Callable[..., Any], x: Any) -> float | None:
 
 # What is done, and the most seconds that it may take.
 SECTIONS: dict[str, tuple[Callable[[Room], Result], int]] = {
-    "driver": (smoke, 30),
-    "nvptx": (executed, 240),
+    "driver": (smoke, 45),
     "triton": (tritons, 60),
-    "assembled": (assembled, 60),
-    "graphs": (graphs, 30),
-    "feeders": (feeders, 30),
+    "speed": (speed, 150),
+    "nvptx": (executed, 140),
     "bandwidth": (bandwidth, 30),
     "products": (products, 30),
     "attention": (attention, 30),
+    "graphs": (graphs, 30),
+    "feeders": (feeders, 30),
+    "assembled": (assembled, 40),
 }
 
 
@@ -393,26 +529,30 @@ SECTIONS: dict[str, tuple[Callable[[Room], Result], int]] = {
 def one(name: str, fake: bool, path: Path) -> None:
     """A section in this process; what came out is written to a file."""
     try:
-        made = {"state": "pass", "facts": SECTIONS[name][0](Room(fake))}
+        made = {"state": "pass", "facts": SECTIONS[name][0](Room(fake, path))}
     except Exception as error:
         made = {"state": "fail", "why": f"{type(error).__name__}: {error}"[:2000]}
     path.write_text(json.dumps(made))
 
 
-def asked(name: str, fake: bool) -> Result:
+def asked(name: str, fake: bool, left: float) -> Result:
     """A section in a process of its own, with its seconds; how that ended where it did not tell."""
+    limit = min(SECTIONS[name][1], left)
+    if limit < 5:
+        return {"state": "fail", "why": "the ten minutes were over", "seconds": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made.json"
         line = [sys.executable, __file__, "--one", name, "-o", str(path), *["--fake"] * fake]
         began = time.monotonic()
         try:
-            done = subprocess.run(line, capture_output=True, text=True, timeout=SECTIONS[name][1])
+            done = subprocess.run(line, capture_output=True, text=True, timeout=limit)
             ended = f"the process ended with {done.returncode}: {done.stderr.strip()[-1000:]}"
         except subprocess.TimeoutExpired as error:
             ended = f"the process took longer than {error.timeout} s"
         made: Result = {"state": "fail", "why": ended}
         with contextlib.suppress(OSError, ValueError):
-            made = json.loads(path.read_text())
+            told = json.loads(path.read_text())
+            made = told if told.get("why") != "it did not end" else {**told, "why": ended}
         return {**made, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -431,7 +571,8 @@ def _lines(results: dict[str, Result], fake: bool) -> Iterator[str]:
         told = "; ".join(f"{k}: {v:.4g}" if isinstance(v, float) else f"{k}: {v}"
                          for k, v in facts.items())  # fmt: skip
         why = made.get("why", "").replace("\n", " ").replace("|", "\\|")
-        yield f"| {name} | {made['state']} | {made['seconds']} | {told or why} |"
+        said = "; ".join(part for part in (why, told) if part)
+        yield f"| {name} | {made['state']} | {made['seconds']} | {said} |"
 
 
 def main() -> int:
@@ -454,11 +595,14 @@ def main() -> int:
             print(f"no device: {error}")
             return NO_DEVICE
     results: dict[str, Result] = {}
+    began = time.monotonic()
     for name in given.sections or SECTIONS:
-        results[name] = asked(name, given.fake)
+        results[name] = asked(name, given.fake, ALL_SECONDS - (time.monotonic() - began))
         print(f"{results[name]['state']} {results[name]['seconds']:6} s  {name}", flush=True)
         Path(f"{given.output}.json").write_text(json.dumps(results, indent=1))
         Path(f"{given.output}.md").write_text(page(results, given.fake))
+    kept = f"{given.output}.json {given.output}.md"
+    print(f"to keep them: git add -f {kept} && git commit -m 'What a device said' -- {kept}")
     return int(any(made["state"] != "pass" for made in results.values()))
 
 

@@ -23,18 +23,31 @@ def test_without_a_device_it_says_so(tmp_path: Path) -> None:
 def test_a_crash_of_one_section_ends_no_other(tmp_path: Path) -> None:
     """The processes of sections, of which one dies and one is killed for its time."""
     text = SCRIPT.read_text().replace(
-        "SECTIONS[name][0](Room(fake))",
-        '{"dies": os.abort, "lasts": lambda: time.sleep(9), "runs": dict}[name]()',
+        "SECTIONS[name][0](Room(fake, path))",
+        '{"dies": os.abort, "lasts": lambda: (tell(path), time.sleep(19)), "runs": dict}[name]()',
     )
     start, end = text.index("SECTIONS: dict"), text.index("# --- processes")
-    table = 'SECTIONS = {"dies": (None, 60), "lasts": (None, 4), "runs": (None, 60)}\n\n'
+    table = 'SECTIONS = {"dies": (None, 60), "lasts": (None, 12), "runs": (None, 60)}\n\n'
+    text = text.replace(
+        "def one(",
+        "def tell(path: Path) -> None:\n"
+        "    room = Room.__new__(Room)\n"
+        "    room.facts, room.path = {}, path\n"
+        "    room.tell('told before', 7)\n\n\n"
+        "def one(",
+    )
     path = tmp_path / "check.py"
     parent = f"ROOT = Path({str(SCRIPT.parents[1])!r})"
     text = (text[:start] + table + text[end:]).replace("import argparse", "import argparse, os")
     path.write_text(text.replace("ROOT = Path(__file__).parent.parent", parent))
     line = [sys.executable, str(path), "--fake", "-o", str(tmp_path / "made")]
     done = subprocess.run(line, capture_output=True, text=True)
-    states = [row.split()[0] for row in done.stdout.splitlines()]
+    states = [row.split()[0] for row in done.stdout.splitlines()[:3]]
     assert done.returncode == 1 and states == ["fail", "fail", "pass"], done.stdout + done.stderr
     told = (tmp_path / "made.md").read_text()
-    assert "ended with -6" in told and "longer than 4" in told and "| runs | pass |" in told
+    assert (
+        "ended with -6" in told
+        and "longer than 12" in told
+        and "told before: 7" in told
+        and "| runs | pass |" in told
+    )

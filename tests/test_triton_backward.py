@@ -98,6 +98,42 @@ def test_no_matrix_lies_in_memory(rows: int, kind: str) -> None:
         assert largest(kernels) == 2 * rows * 16
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_no_matrix_of_sixteen_bits_lies_in_memory(kind: str) -> None:
+    """Causal, forward and backward: factors of 16 bits, sums of float32."""
+    rows = 101
+    exact_ = drawn(4, 1, 2, rows, 16)
+    arguments = [pb.astype(a, kind) for a in exact_]
+    made, kernels = launched(derivative(causal=True), *arguments)
+    rounded = [pb.astype(a, "float32") for a in arguments]
+    kept = np.tril(np.ones((rows, rows), bool))
+    step = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[kind]
+    for got, wanted in zip(made, by_hand(kept, *rounded), strict=True):
+        error = np.abs(np.asarray(got.numpy()).astype(np.float64) - wanted).max()
+        assert error < 4 * step * np.abs(wanted).max()
+    assert largest(kernels) == 2 * rows * 16 and Way.PRODUCT not in ways(kernels)
+    sources = [one.source for k, s in kernels for one in plan.written(k.name, s)]
+    assert sum("tl.dot(" in source for source in sources) >= 3
+    assert all("tl.float32)" in source for source in sources if "tl.dot(" in source)
+
+
+def test_causal_loops_leave_out_what_is_zero() -> None:
+    """Keys behind a row's last one, rows before a key's first one: in turns of one block."""
+    given = drawn(4, 1, 2, 131, 16)
+    _, kernels = launched(derivative(causal=True), *given)
+    loops = [
+        next(line for line in one.source.splitlines() if " in range(" in line)
+        for k, s in kernels
+        for one, (group, _) in zip(plan.written(k.name, s), s, strict=True)
+        if group.way in (Way.STREAM, Way.AGAIN)
+    ]
+    assert [loop.split("range(")[1].split(",")[0] for loop in loops] == ["0", "0", "begin"]
+    assert [", end," in loop for loop in loops] == [True, True, False]
+    _, kernels = launched(derivative(), *given)
+    sources = [one.source for k, s in kernels for one in plan.written(k.name, s)]
+    assert not any("begin" in s or ", end," in s for s in sources)
+
+
 def test_rows_and_keys_of_other_counts() -> None:
     """67 rows of 190 keys, as many columns of values as a score has terms or not."""
     q, g = drawn(2, 2, 1, 67, 8)

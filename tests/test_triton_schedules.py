@@ -211,7 +211,7 @@ CHOSEN: dict[str, tuple[Callable[[], Kernel], list[str]]] = {
     "halves": (
         lambda: product(4096, 4096, 4096, bfloat16, after=1),
         [
-            "0 product y, after0: 256 x 64, 32 at once; "
+            "0 product y, after0: 256 x 128, 32 at once; "
             "8 warps, 3 stages; groups of 1, parts 1; tf32x3"
         ],
     ),

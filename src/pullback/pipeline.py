@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pullback.backends.base import (
+    Aimed,
     Call,
     Code,
     Compiler,
@@ -411,7 +412,10 @@ def _interpreted(program: Program, backend: KernelInterpreter, options: Options)
     """A program whose kernels are run by a backend, one after the other."""
     report = Reporter(options)
     target = backend.machine(options)
-    launch = interpreted(backend.name, backend.run_kernel, lambda kernel: kernel.writes)
+    run = backend.run_kernel
+    if isinstance(backend, Aimed):
+        run = functools.partial(backend.run_for, target)
+    launch = interpreted(backend.name, run, lambda kernel: kernel.writes)
     block = each(program.body, lambda graph: fuse_graph(graph, target, report))
     runner = Interpreted(block, launch=launch)
     return Executable(program, options, runner, lambda: block, target=target)

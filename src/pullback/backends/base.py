@@ -358,6 +358,14 @@ class KernelInterpreter(Protocol):
 
 
 @runtime_checkable
+class Aimed(KernelInterpreter, Protocol):
+    """Runs kernels by their schedules for a machine."""
+
+    def run_for(self, target: Target, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
+        """As `run_kernel`, for what `machine` gave."""
+
+
+@runtime_checkable
 class Guest(Protocol):
     """A backend that runs by something outside of this package."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from pullback.config import Ints, Pair, frozen
 from pullback.cost.roof import Demand, far_rate, tiles, times
+from pullback.fuse.emit import Emitter
 from pullback.fuse.groups import Group, class_extent, is_axis, is_partial, odd, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
@@ -23,7 +24,17 @@ class GroupCost:
 
 
 def estimate(problem: Problem, group: Group, target: Target) -> GroupCost:
-    """The best schedule of a group."""
+    """The best schedule of a group: by a machine that prices kernels, or a roofline."""
+    priced = target.profile.priced
+    if priced is not None:
+        whole = [
+            (
+                priced(Emitter(problem).kernel(group, tuple(group.classes[n] for n in outer), ())),
+                outer,
+            )
+            for outer in outer_choices(problem, group)
+        ]
+        return GroupCost(*min(whole, key=lambda way: (way[0], -len(way[1]))), 0)
     demand = _measure(problem, group, target.l2)
     rate = far_rate(problem.footprint, target)
     budget = scratch_budget(problem, group, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
@@ -112,7 +112,8 @@ class RegisterTile:
 class Machine:
     """A processor by numbers. `memories` from the nearest; `target` names the code it runs.
 
-    `cpus`: LLVM's names of such processors; none: any that runs `target`.
+    `cpus`: LLVM's names of such processors; none: any that runs `target`. `priced`: ns of a
+    kernel, by a machine that knows them before it is scheduled; None: fusion goes by the tables.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Machine:
     tiles: tuple[RegisterTile, ...]
     tables: Mapping[str, Mapping[str, float]] = field(repr=False)
     text: str = field(repr=False)
+    priced: Callable[[Any], float] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Equal for equal numbers: it is part of the keys of what is compiled."""

@@ -62,6 +62,23 @@ class Again:
     def stages(self) -> list[Stage]:
         return [*self.inner, *(s.stage for s in self.sums)]
 
+    @property
+    def guard(self) -> E.Less | None:
+        """What all sums are 0 without, ``term < f(row)`` or ``row < term + 1`` of the blocks; None:
+        not all are 0 by the same.
+        """
+        _, rows, terms = self.parts
+        zeros: dict[Value, tuple[E.Less, ...]] = {}
+        for stage in self.inner:
+            if stage not in self.products:
+                zeros[stage.target] = _zeros(stage.body, zeros)
+        if len(rows) != 1 or len(terms) != 1:
+            return None
+        every = [_zeros(s.product.left, zeros) for s in self.sums]
+        both = [guard for guard in every[0] if all(guard in own for own in every)]
+        axes = self.inner[0].target.axes
+        return next((g for g in both if _bounds_terms(g, axes[rows[0]], axes[terms[0]])), None)
+
     def count(self, axes: Axes) -> int:
         """Elements of blocks along some of their axes."""
         return size(self.inner[0], axes)
@@ -71,6 +88,37 @@ class Again:
         batch, rows, _ = self.parts
         extents = tuple(self.inner[0].shape[a] for a in (*batch, *rows))
         return Group(Way.AGAIN, extents, self.stages, dict.fromkeys(self.stages, ()))
+
+
+def _zeros(e: Expr, zeros: Mapping[Value, tuple[E.Less, ...]]) -> tuple[E.Less, ...]:
+    """Conditions that a value is 0 without, in the axes of the blocks."""
+    match e:
+        case Take(source=source):
+            return zeros.get(source, ())
+        case E.Mul(left=left, right=right):
+            return (*_zeros(left, zeros), *_zeros(right, zeros))
+        case E.If(condition=condition, then=then, otherwise=E.Const() as c) if c.value == 0:
+            return (*_parts(condition), *_zeros(then, zeros))
+    return ()
+
+
+def _parts(condition: Expr) -> tuple[E.Less, ...]:
+    match condition:
+        case E.Less():
+            return (condition,)
+        case E.And(left=left, right=right):
+            return (*_parts(left), *_parts(right))
+    return ()
+
+
+def _bounds_terms(guard: E.Less, row: Axis, term: Axis) -> bool:
+    """Whether a condition says where terms begin or end by their row alone."""
+    left, right = guard.left, guard.right
+    if list(E.takes([right])):
+        return False
+    if left is term:
+        return term.number not in right.axes
+    return left is row and right in (term, E.Add(term, E.index(1)))
 
 
 def again_of(stages: Sequence[Stage]) -> Again | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import Explained, KernelInterpreter, Text, Values
+from pullback.backends.base import Aimed, Explained, Text, Values
 from pullback.backends.triton import device, machine, offline, plan, text
 from pullback.backends.triton.function import Launch
+from pullback.backends.triton.fusing import fusing
 from pullback.backends.triton.language import PRELUDE, SIGNATURES
 from pullback.backends.triton.offline import Binary, Order
 from pullback.backends.triton.schedule import Precision
@@ -32,7 +33,7 @@ Array = np.ndarray[Any, Any]
 CAPABILITY = 90  # Hopper: what texts are compiled for
 
 
-class Triton(KernelInterpreter, Explained):
+class Triton(Aimed, Explained):
     """Kernels as Triton's source, run by its interpreter on arrays of this process."""
 
     name = "triton"
@@ -42,8 +43,8 @@ class Triton(KernelInterpreter, Explained):
         return f"Triton {device.triton().__version__}, its interpreter (no GPU is asked)"
 
     def machine(self, options: Options) -> Target:
-        """What kernels are fused for: groups are those of any processor with wide vectors; block
-        schedules are those of a GPU, `options.machine` or the first that runs `options.target`.
+        """What kernels are fused and launches are scheduled for: a GPU, `options.machine` or the
+        first that runs `options.target`.
 
         Raises: OptionError.
         """
@@ -51,10 +52,13 @@ class Triton(KernelInterpreter, Explained):
         fast = machine.TF32 if (options.target or "").endswith(machine.TF32) else ""
         usual = Target()
         own = replace(usual, name=gpu.target + fast, cpu=options.machine or gpu.name)
-        return replace(own, machine=usual.profile)
+        return fusing(replace(own, machine=usual.profile), _chooser(own))
 
     def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         return interpreted(kernel, *_loaded(kernel), values)
+
+    def run_for(self, target: Target, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
+        return interpreted(kernel, *_loaded(kernel, _chooser(target)), values)
 
     def alone(self, kernel: Kernel, target: Target) -> tuple[str, list[Launch]]:
         """What stands before the functions of a file that stands alone, and a kernel's launches."""
@@ -132,9 +136,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @lru_cache(maxsize=256)
-def _loaded(kernel: Kernel) -> tuple[list[Launch], Any]:
+def _loaded(kernel: Kernel, choose: plan.Chooser | None = None) -> tuple[list[Launch], Any]:
     """The launches of a kernel, and the module of their functions."""
-    made = plan.launches(kernel)
+    made = plan.launches(kernel, choose)
     return made, loaded(made)
 
 

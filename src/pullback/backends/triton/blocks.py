@@ -70,10 +70,13 @@ def width(stage: Stage, rows: Sequence[int]) -> int:
 
 
 Loop = Callable[[Kernel, int], "Group | None"]
+Pays = Callable[[Group, Group, Group], bool]
 
 
-def groups(kernel: Kernel, loop: Loop | None = None) -> list[Group]:
-    """The launches of a kernel, in order. `loop`: several stages from one on that are one loop."""
+def groups(kernel: Kernel, loop: Loop | None = None, pays: Pays | None = None) -> list[Group]:
+    """The launches of a kernel, in order. `loop`: several stages from one on that are one loop.
+    `pays`: whether a stage joins those of a launch, by these, itself alone, and all in one.
+    """
     made: list[Group] = []
     stages = (*kernel.stages, *kernel.finish)
     taken = 0
@@ -85,39 +88,40 @@ def groups(kernel: Kernel, loop: Loop | None = None) -> list[Group]:
             made.append(one)
             taken = number + len(one.stages)
             continue
-        if made and _joined(kernel, made[-1], stage):
-            continue
         way, rows = _way(kernel, stage, stages[number + 1 :])
-        extents = tuple(stage.extents[a] for a in rows)
-        made.append(Group(way, extents, [stage], {stage: rows}))
+        alone = Group(way, tuple(stage.extents[a] for a in rows), [stage], {stage: rows})
+        both = _joined(kernel, made[-1], stage) if made else None
+        if both is not None and (pays is None or pays(made[-1], alone, both)):
+            made[-1] = both
+        else:
+            made.append(alone)
     return made
 
 
-def _joined(kernel: Kernel, group: Group, stage: Stage) -> bool:
-    """Whether a stage goes beside those of a group, with the kernel's rows or its first axes."""
+def _joined(kernel: Kernel, group: Group, stage: Stage) -> Group | None:
+    """A stage beside those of a group, with the kernel's rows or its first axes, where it fits."""
     if group.way is Way.PRODUCT:
-        return _after(group, stage)
+        return _beside(group, stage, range(len(stage.shape))) if _after(group, stage) else None
     if group.way is not Way.BLOCK or _alone(stage) is not None:
-        return False
+        return None
     first = tuple(range(len(group.extents)))
     for rows in dict.fromkeys([_bound(kernel, stage) or first, first]):
         same = tuple(stage.shape[a] for a in rows if a < len(stage.shape)) == group.extents
         if same and width(stage, rows) <= WHOLE and fits(group, stage, rows):
-            group.stages.append(stage)
-            group.rows[stage] = rows
-            return True
-    return False
+            return _beside(group, stage, rows)
+    return None
+
+
+def _beside(group: Group, stage: Stage, rows: Sequence[int]) -> Group:
+    every = group.rows | {stage: tuple(rows)}
+    return Group(group.way, group.extents, [*group.stages, stage], every)
 
 
 def _after(group: Group, stage: Stage) -> bool:
     """Whether a map goes into the launch of a product, tile by tile."""
     stored = {s.store for s in group.stages}
     apart = any(take.source in stored for take in stage_reads(stage))
-    if apart or not all(elementwise(stage, before) for before in group.stages):
-        return False
-    group.stages.append(stage)
-    group.rows[stage] = tuple(range(len(stage.shape)))
-    return True
+    return not apart and all(elementwise(stage, before) for before in group.stages)
 
 
 def _bound(kernel: Kernel, stage: Stage) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pullback.algebra.bounds import bounds
 from pullback.backends.triton import language as L
 from pullback.backends.triton.again import Again, Sum, again_of
 from pullback.backends.triton.blocks import power, size
@@ -37,10 +38,11 @@ class Blockwise(Streams):
         columns = {s: self.wide(s) for s in made.sums}
         totals = {s: self.nothing(columns[s]) for s in made.sums}
         over = tuple(made.inner[0].shape[a] for a in terms)
+        begin, end = self.limits(made, shared, kept, L.times(over))
         at = self.lines.fresh("first")
-        self.lines.put(f"for {at} in range(0, {L.times(over)}, {schedule.step}):")
+        self.lines.put(f"for {at} in range({begin}, {end}, {schedule.step}):")
         self.lines.depth += 1
-        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to(tl.int64)")
+        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to({self.index})")
         term: Side = (schedule.step, terms, self.line(flat, schedule.step, over))
         places = Places(shared, kept, term)
         for stage in made.inner:
@@ -60,18 +62,41 @@ class Blockwise(Streams):
         batch, own = (tuple(shape[a] for a in axes) for axes in (outer, rows))
         count = self.schedule.rows
         down = self.lines.name("down", L.parts(own, count))
-        tile = self.lines.name("tile", "tl.program_id(0).to(tl.int64)")
+        tile = self.lines.name("tile", f"tl.program_id(0).to({self.index})")
         first = self.lines.name("row", f"{tile} % {down} * {count} + tl.arange(0, {count})")
         self.grid = (batch, 1), (own, count)
         flat = self.lines.name("batch", f"{tile} // {down}")
         return self.decoded(flat, outer, batch), self.line(first, count, own)
+
+    def limits(
+        self, made: Again, shared: dict[int, str], kept: Side, count: str
+    ) -> tuple[str, str]:
+        """Where terms begin and end: what ``term < f(row)`` or ``row < term + 1`` leaves out."""
+        guard = made.guard
+        if guard is None:
+            return "0", count
+        (term,) = made.parts[2]
+        block = self.tile(made.inner[0], shared, (kept,))
+        body = self.body(block)
+        if guard.left is made.inner[0].target.axes[term]:
+            (value,) = body.values([guard.right])
+            last = self.lines.name("last", f"tl.max({block.filled(value, guard.right)}, 0)")
+            return "0", self.lines.name("end", f"tl.minimum({last}, {count})")
+        beyond = bounds(guard.right)[0] - 1  # the least term is 0
+        (value,) = body.values([guard.left])
+        first = f"tl.min({block.filled(value, guard.left)}, 0) - {beyond}"
+        step = self.schedule.step
+        first = self.lines.name("begin", f"tl.maximum({first}, 0) // {step} * {step}")
+        return first, count
 
     def kept_factor(self, made: Again, stage: Stage, shared: dict[int, str], kept: Side) -> Factor:
         """The factor by rows: it is the same in all turns."""
         product = made.products[stage]
         depth = power(max(16, size(stage, product.terms)))
         over = tuple(stage.extents[a] for a in product.terms)
-        line = self.line(self.lines.name("d", f"tl.arange(0, {depth}).to(tl.int64)"), depth, over)
+        line = self.line(
+            self.lines.name("d", f"tl.arange(0, {depth}).to({self.index})"), depth, over
+        )
         term: Side = (depth, product.terms, line)
         kind = self.kind(product)
         return Factor(self.factor(stage, product.left, kind, shared, (kept, term)), term)
@@ -88,7 +113,7 @@ class Blockwise(Streams):
         """The columns of a sum, all of them."""
         stage, axes = one.stage, one.product.columns
         count = power(max(16, size(stage, axes)))
-        flat = self.lines.name("column", f"tl.arange(0, {count}).to(tl.int64)")
+        flat = self.lines.name("column", f"tl.arange(0, {count}).to({self.index})")
         return count, axes, self.line(flat, count, tuple(stage.extents[a] for a in axes))
 
     def nothing(self, column: Side) -> str:

@@ -49,12 +49,13 @@ class Mark:
 @dataclass(slots=True)
 class Block:
     """A block of coordinates: its extent along each of its axes, the masks of those that are longer
-    than what they cover, the coordinate of each axis of a definition.
+    than what they cover, the coordinate of each axis of a definition, `index`: their type.
     """
 
     extents: list[int]
     masks: dict[int, str] = field(default_factory=dict)
     coordinates: dict[int, Text] = field(default_factory=dict)
+    index: str = "tl.int64"
 
     def spread(self, text: str, dim: int) -> str:
         """A row along one axis, as it broadcasts over the block."""
@@ -65,7 +66,7 @@ class Block:
     def each(self, text: str) -> Text:
         """A number, for each row: the interpreter makes no block of a scalar truth."""
         shape = [self.extents[0], *(1 for _ in self.extents[1:])]
-        return Text(f"tl.zeros({shape}, tl.int64) + {text}", frozenset([0]), atom=False)
+        return Text(f"tl.zeros({shape}, {self.index}) + {text}", frozenset([0]), atom=False)
 
     def inside(self, dims: frozenset[int]) -> list[str]:
         """The masks of axes."""

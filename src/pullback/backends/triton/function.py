@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pullback.backends.triton import language as L
 from pullback.backends.triton.blocks import Group, Way
 from pullback.backends.triton.body import Block, Body, Lines, Mark, Text
+from pullback.backends.triton.narrow import narrow
 from pullback.backends.triton.schedule import BlockSchedule
 from pullback.ir.expr import Axis, Dim, Expr, Extent, Shape, Size, Take
 from pullback.ir.graph import Value, Variable
@@ -47,6 +48,7 @@ class Function:
         self.sites: list[str] = []
         self.registers: dict[Value, tuple[Stage, str]] = {}
         self.sides: dict[tuple[int, Shape], Line] = {}
+        self.index = "tl.int32" if narrow(group) else "tl.int64"
         self.row = ""
         self.inside: str | None = None
         self.grid: tuple[tuple[Shape, int], ...] = ((group.extents, schedule.rows),)
@@ -98,7 +100,7 @@ class Function:
     def head(self) -> None:
         """The rows of this program."""
         block, extents = self.schedule.rows, self.group.extents
-        start = f"tl.program_id(0).to(tl.int64) * {block}"
+        start = f"tl.program_id(0).to({self.index}) * {block}"
         self.row = self.lines.name("row", f"{start} + tl.arange(0, {block})")
         total = L.times(extents)
         if not total.isdigit() or int(total) % block:
@@ -139,7 +141,7 @@ class Function:
         extents = tuple(stage.extents[a] for a in axes)
         key = block.extents[dim], extents
         if key not in self.sides:
-            flat = self.lines.name(hint, f"tl.arange(0, {key[0]}).to(tl.int64)")
+            flat = self.lines.name(hint, f"tl.arange(0, {key[0]}).to({self.index})")
             self.sides[key] = self.line(flat, key[0], extents)
         self.along(block, dim, axes, *self.sides[key])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 from pullback.backends.triton import language as L
 from pullback.backends.triton.again import apart
@@ -13,10 +14,12 @@ from pullback.backends.triton.blockwise import Blockwise
 from pullback.backends.triton.choose import best
 from pullback.backends.triton.function import Function, Launch
 from pullback.backends.triton.machine import USUAL, Gpu, named
+from pullback.backends.triton.price import Work
 from pullback.backends.triton.rows import Rows
 from pullback.backends.triton.schedule import BlockSchedule, Precision
 from pullback.backends.triton.stream import Streams
 from pullback.backends.triton.tiles import Tiles
+from pullback.backends.triton.views import viewed
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
 from pullback.ir.graph import (
@@ -29,7 +32,7 @@ from pullback.ir.graph import (
     read,
     replace_reads,
 )
-from pullback.ir.kernel import Kernel, Stage, redirected
+from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 
 WRITERS: dict[Way, type[Function]] = {
     Way.PRODUCT: Tiles,
@@ -37,10 +40,53 @@ WRITERS: dict[Way, type[Function]] = {
     Way.AGAIN: Blockwise,
 }
 Scheduled = tuple[Group, BlockSchedule]
-Chooser = Callable[[Group], BlockSchedule]
+Choose = Callable[[Group], BlockSchedule]
 
 
-def launches(kernel: Kernel, choose: Chooser | None = None) -> list[Launch]:
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """How kernels are cut into launches and these are scheduled: by the prices of a GPU. `by_hand`:
+    schedules that somebody else chooses; kernels are cut by the prices all the same.
+    """
+
+    gpu: Gpu
+    precision: Precision = Precision.EXACT
+    by_hand: Choose | None = None
+
+    def __call__(self, group: Group) -> BlockSchedule:
+        """The schedule of a launch."""
+        return self.best(group) if self.by_hand is None else self.by_hand(group)
+
+    def best(self, group: Group) -> BlockSchedule:
+        """The cheapest one."""
+        return best(group, self.gpu, self.precision)
+
+    def joins(self, one: Group, other: Group, both: Group) -> bool:
+        """Whether one launch is cheaper than two, between which values lie in memory."""
+        read = {t.source for s in other.stages for t in stage_reads(s)}
+        memory: dict[Value, Variable] = {
+            s.target: s.store or Variable(s.target.name, s.shape, s.body.dtype)
+            for s in one.stages
+            if s.target in read
+        }
+        apart = _changed(one, lambda s: replace(s, store=memory.get(s.target, s.store)))
+        after = _changed(other, lambda s: redirected(s, memory))
+        return self.ns(both) < self.ns(apart) + self.ns(after)
+
+    def ns(self, group: Group) -> float:
+        """What a launch costs by its cheapest schedule; infinite where the GPU takes none."""
+        work, schedule = Work.of(group, self.gpu), self.best(group)
+        return inf if work.refusal(schedule) else work.price(schedule).ns
+
+
+def _changed(group: Group, change: Callable[[Stage], Stage]) -> Group:
+    """A group of other stages."""
+    stages = {s: change(s) for s in group.stages}
+    rows = {stages[s]: r for s, r in group.rows.items()}
+    return Group(group.way, group.extents, list(stages.values()), rows)
+
+
+def launches(kernel: Kernel, choose: Choose | None = None) -> list[Launch]:
     """The launches of a kernel, in order. What is written by no stage's store is a temporary."""
     return written(kernel.name, scheduled(kernel, choose))
 
@@ -53,15 +99,15 @@ def written(kernel: str, made: Sequence[Scheduled]) -> list[Launch]:
     ]
 
 
-def scheduled(kernel: Kernel, choose: Chooser | None = None) -> list[Scheduled]:
+def scheduled(kernel: Kernel, choose: Choose | None = None) -> list[Scheduled]:
     """The groups of a kernel, in order, each with its schedule."""
-    chosen = choose or chooser(named(USUAL))
+    chosen = choose if isinstance(choose, Chooser) else Chooser(named(USUAL), by_hand=choose)
     return [pair for piece in kernel.pieces for pair in _Plan(piece, chosen).scheduled()]
 
 
 def chooser(gpu: Gpu, precision: Precision = Precision.EXACT) -> Chooser:
-    """The cheapest schedule for a GPU."""
-    return lambda group: best(group, gpu, precision)
+    """The cheapest schedules for a GPU."""
+    return Chooser(gpu, precision)
 
 
 def source(made: Sequence[Launch]) -> str:
@@ -73,12 +119,12 @@ class _Plan:
     """Where the values of one kernel lie between its launches."""
 
     def __init__(self, kernel: Kernel, choose: Chooser) -> None:
-        (self.kernel, self.again), self.choose = apart(kernel), choose
+        (self.kernel, self.again), self.choose = apart(viewed(kernel)), choose
         self.memory: dict[Value, Variable] = {}
         self.made: list[Scheduled] = []
 
     def scheduled(self) -> list[Scheduled]:
-        plan = groups(self.kernel, self.loop)
+        plan = groups(self.kernel, self.loop, self.choose.joins)
         for number, group in enumerate(plan):
             later = set(later_reads(plan, number))
             stages = {s: redirected(s, self.memory) for s in group.stages}

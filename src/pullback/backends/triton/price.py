@@ -135,8 +135,9 @@ class Work:
             loads = [self._loaded(stage, t, schedule) for t in _loads(stage)]
             live = max(live, once * max(WORD, stage.body.dtype.itemsize) * 2)
             kept += prod(self._kept(stage, schedule)) * WORD
-            flight += sum(loads) / times
-            moved += sum(loads) + self._stored(stage, schedule)
+            stored = self._stored(stage, schedule)
+            flight += max(sum(loads), stored) / times
+            moved += sum(loads) + stored
             lanes += every * plain_
             functions += every * slow
             waits += times if self._serial(stage) else 1
@@ -210,7 +211,8 @@ class Work:
         split = item == WORD and schedule.precision is Precision.EXACT
         if split:
             held += (rows + cols) * step * WORD
-        epilogue = sum(rows * cols * WORD for _ in self.group.stages[1:2])
+        loaded = any(_loads(after) for after in self.group.stages[1:])
+        epilogue = rows * cols * WORD if loaded else 0
         registers = OWN + int((held + epilogue) / threads / WORD)
         buffers = schedule.stages if gpu.capability >= 90 else max(1, schedule.stages - 1)
         shared = buffers * (rows + cols) * step * item

@@ -130,7 +130,7 @@ class Rows(Function):
             count = self.lines.name("length", L.parts(lengths, str(self.group.extents[-1])))
         self.lines.put(f"for {first} in range(0, {count}, {step}):")
         self.lines.depth += 1
-        own = f"{first} + tl.arange(0, {step}).to(tl.int64)"
+        own = f"{first} + tl.arange(0, {step}).to({self.index})"
         self.terms(stage, block, own, chunked)
         body = self.body(block)
         (value,) = body.values([stage.body])
@@ -201,7 +201,7 @@ class Rows(Function):
         at = self.lines.fresh("at")
         self.lines.put(f"for {at} in range(0, {L.times(tuple(extents))}):")
         self.lines.depth += 1
-        flat = self.lines.name("k", f"tl.zeros({block.extents}, tl.int64) + {at}")
+        flat = self.lines.name("k", f"tl.zeros({block.extents}, {self.index}) + {at}")
         for axis, text in self.decoded(flat, axes, extents).items():
             block.coordinates[axis] = Text(text, SCALAR if text == "0" else ROWS)
 

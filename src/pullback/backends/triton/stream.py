@@ -40,7 +40,9 @@ class Streams(Tiles):
         rows: Side = (schedule.rows, product.rows, row)
         depth = power(max(16, size(scores, product.terms)))
         over = tuple(scores.extents[a] for a in product.terms)
-        line = self.line(self.lines.name("d", f"tl.arange(0, {depth}).to(tl.int64)"), depth, over)
+        line = self.line(
+            self.lines.name("d", f"tl.arange(0, {depth}).to({self.index})"), depth, over
+        )
         term: Side = (depth, product.terms, line)
         kind = self.kind(product)
         query = self.factor(scores, product.left, kind, shared, (rows, term))
@@ -50,7 +52,7 @@ class Streams(Tiles):
         at = self.lines.fresh("first")
         self.lines.put(f"for {at} in range(0, {end}, {schedule.step}):")
         self.lines.depth += 1
-        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to(tl.int64)")
+        flat = self.lines.name("key", f"{at} + tl.arange(0, {schedule.step}).to({self.index})")
         key = self.line(flat, schedule.step, scores.shape[-1:])
         places = Places(shared, rows, (schedule.step, (made.keys,), key))
         other = self.factor(scores, product.right, kind, shared, (term, places.key))
@@ -75,7 +77,7 @@ class Streams(Tiles):
         batch = tuple(scores.extents[a] for a in product.batch)
         own = tuple(scores.extents[a] for a in product.rows)
         down = self.lines.name("down", L.parts(own, rows))
-        tile = self.lines.name("tile", "tl.program_id(0).to(tl.int64)")
+        tile = self.lines.name("tile", f"tl.program_id(0).to({self.index})")
         first = self.lines.name("row", f"{tile} % {down} * {rows} + tl.arange(0, {rows})")
         self.grid = (batch, 1), (own, rows)
         flat = self.lines.name("batch", f"{tile} // {down}")
@@ -85,7 +87,7 @@ class Streams(Tiles):
         """The columns of a result, all of them."""
         axis = len(stage.shape) - 1
         count = power(max(16, size(stage, (axis,))))
-        flat = self.lines.name("column", f"tl.arange(0, {count}).to(tl.int64)")
+        flat = self.lines.name("column", f"tl.arange(0, {count}).to({self.index})")
         return count, (axis,), self.line(flat, count, stage.shape[-1:])
 
     def begin(self, made: Stream, columns: dict[Stage, Side]) -> tuple[str, dict[Stage, str]]:

@@ -50,7 +50,7 @@ def read_back(kernel: Kernel, text: str, gpu: Gpu) -> list[Scheduled]:
             raise OptionError(f"{own}: {reason}", help=f"{gpu.about} has no more", code="E381")
         return schedule
 
-    made = scheduled(kernel, choose)
+    made = scheduled(kernel, Chooser(gpu, by_hand=choose))
     if number < len(lines):
         raise OptionError(f"{lines[number]!r}: there is no such launch", code="E383")
     return made

@@ -56,7 +56,7 @@ class Tiles(Function):
         at = self.lines.fresh("first")
         self.lines.put(f"for {at} in range(0, {count}, {schedule.step}):")
         self.lines.depth += 1
-        own = f"{begin}{at} + tl.arange(0, {schedule.step}).to(tl.int64)"
+        own = f"{begin}{at} + tl.arange(0, {schedule.step}).to({self.index})"
         term = self.line(self.lines.name("k", own), covered, shapes[3])
         ends = (schedule.rows, product.rows, row), (schedule.columns, product.columns, column)
         depth = schedule.step, product.terms, term
@@ -94,7 +94,7 @@ class Tiles(Function):
         self.grid = tuple(
             zip((batch, *shapes[1:]), (1, schedule.rows, schedule.columns), strict=False)
         )
-        tile = lines.name("tile", "tl.program_id(0).to(tl.int64)")
+        tile = lines.name("tile", f"tl.program_id(0).to({self.index})")
         below, beside = f"{tile} // {across} % {down}", f"{tile} % {across}"
         if schedule.group > 1:
             here = lines.name("here", f"{tile} % ({across} * {down})")
@@ -132,7 +132,7 @@ class Tiles(Function):
 
     def tile(self, stage: Stage, shared: dict[int, str], sides: Sequence[Side]) -> Block:
         """A block of two sides; other axes are the same for all of it."""
-        block = Block([count for count, _, _ in sides])
+        block = Block([count for count, _, _ in sides], index=self.index)
         self.ones(stage, block)
         for axis, text in shared.items():
             block.coordinates[axis] = replace(block.each(text), text=f"({block.each(text).text})")

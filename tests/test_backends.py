@@ -103,6 +103,23 @@ def worst_errors(backend: str) -> dict[str, float]:
 
 
 @needs_c
+@needs_c
+@pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("terms", [32, 77, 1000])
+def test_sums_in_lanes_have_the_same_bits_in_c(target: str, terms: int) -> None:
+    """Of four vectors side by side neighbours are joined first, then halves of the last one."""
+    x = np.random.default_rng(terms).standard_normal((5, terms)).astype(np.float32)
+
+    def sums(x: pb.Tensor) -> Any:
+        return pb.sum(x * 0.3), pb.sum(pb.exp(x), axis=1), pb.max(x, axis=1)
+
+    first, second = (
+        pb.jit(sums, options=Options(backend=name, target=target))(x) for name in ("llvm", "c")
+    )
+    for one, other in zip(first, second, strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_in_c_are_close() -> None:
     assert worst_errors("c") == {}

@@ -381,6 +381,8 @@ def test_lanes_of_three_vectors_end_where_a_tile_does(vectors: int) -> None:
 
     a, b = RNG.uniform(size=(33, 40)), RNG.uniform(size=(40, 35))
     s = made(layer, a, b)
+    if vectors not in s.free["vectors.0"]:
+        pytest.skip("this processor has registers for fewer vectors")
     found = run(layer, s.tile(8, 32).block(vectors=vectors), a, b)
     assert np.array_equal(found, run(layer, (), a, b))
 

@@ -282,10 +282,13 @@ class Function:
         self.braced(f"for (int64_t {name} = {lo}; {name} < {hi}; ++{name})", stmt.body)
 
     def side_by_side(self, stmt: N.For, sums: list[N.Combine], lo: str, hi: str) -> None:
-        """Each lane adds up for itself; then the lanes, halves onto halves."""
+        """Each lane adds up for itself; then vectors by pairs, and the lanes, halves onto halves:
+        the order of every backend.
+        """
         first = {s.register: s.combiner for s in reversed(sums)}
         widest = min(r.dtype.itemsize for r in first)
-        count = max(1, (self.vector or 16) // widest) * stmt.unroll
+        vector = max(1, (self.vector or 16) // widest)
+        count = vector * stmt.unroll
         count = 1 << (count.bit_length() - 1)
         values = self.values
         for register, combiner in first.items():
@@ -308,10 +311,21 @@ class Function:
             for place in _places(register.shape):
                 at = lanes + "".join(f"[{n}]" for n in place)
                 cell = values.cell(register, [str(n) for n in place])
+                if count > 2 * vector:
+                    self.paired(at, combiner, kind, count, vector)
+                step = vector // 2 if count > 2 * vector else count // 2
                 pair = combined(self.language, combiner, f"{at}[l]", f"{at}[l + step]", kind)
-                self.emit(f"for (int step = {count // 2}; step; step /= 2)")
+                self.emit(f"for (int step = {step}; step; step /= 2)")
                 self.emit(f"  for (int l = 0; l < step; ++l) {at}[l] = {pair};")
                 self.emit(f"{cell} = {combined(self.language, combiner, cell, f'{at}[0]', kind)};")
+
+    def paired(self, at: str, combiner: Combiner, kind: DType, count: int, vector: int) -> None:
+        """Vectors joined with their neighbours, until one is left: ``(0, 1, 2, 3) -> (01, 23)``."""
+        left, right = f"{at}[2 * j * {vector} + l]", f"{at}[(2 * j + 1) * {vector} + l]"
+        pair = combined(self.language, combiner, left, right, kind)
+        self.emit(f"for (int n = {count // vector // 2}; n; n /= 2)")
+        self.emit("  for (int j = 0; j < n; ++j)")
+        self.emit(f"    for (int l = 0; l < {vector}; ++l) {at}[j * {vector} + l] = {pair};")
 
     def beside(
         self, stmt: N.For, sums: dict[N.Register, Combiner], count: int, start: str, hi: str

@@ -43,7 +43,8 @@ class Gatherer:
         """
         if any(upper(e) == 0 for e in (*extents, *take.source.shape)):
             return []
-        pieces = split_pieces(take.indices)
+        data = any(map(G.reads_data, take.indices))  # one write, wherever the others choose
+        pieces = [((), take.indices)] if data else split_pieces(take.indices)
         summands = []
         for conditions, indices in pieces:
             part = term

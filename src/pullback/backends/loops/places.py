@@ -17,7 +17,14 @@ from dataclasses import replace
 from math import prod
 
 from pullback.algebra.bounds import Prover, bounds
-from pullback.backends.loops.segments import Known, is_data, presummed, segmented, whole
+from pullback.backends.loops.segments import (
+    Known,
+    is_data,
+    presummed,
+    segmented,
+    selected,
+    whole,
+)
 from pullback.cost.facts import FLOPS, elements, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
@@ -45,6 +52,7 @@ from pullback.simplify.rules import simplify
 # Nanoseconds, one Zen 3 thread: an element read or written alone at a place that is data, with the
 # arithmetic of its index; an element of a copy that turns an axis; a launch.
 ALONE = 4.0
+GATHERED = 0.6  # one of neighbours in lanes: a row that is found by its number
 TURNED = 0.9
 KEPT = 0.15  # an element written and read again
 LAUNCH = 300.0
@@ -70,7 +78,38 @@ def with_places(graph: Graph) -> Graph:
 
 
 def _finished(d: Definition) -> Definition:
-    return in_rows(presummed(d, in_rows))
+    return in_rows(_shared(presummed(selected(d), _finished)))
+
+
+def _shared(d: Definition) -> Definition:
+    """A sum of products whose factors that read at data are kept, where axes are not theirs.
+
+    ``w[o, c] = sum[e](d[e, o] * x[src[e], c])  ->  u[e, c] = x[src[e], c]; .. d[e, o] * u[e, c]``
+    """
+    if not isinstance(d.form, Reduce) or d.form.combiner is not SUM or not whole(d):
+        return d
+    if not isinstance(d.body, E.Mul) or not d.dtype.is_float:
+        return d
+    kept: dict[Expr, Expr] = {}
+    for factor in Quotient.of(d.body).above:
+        own = sorted(factor.axes)
+        count = prod(E.upper(d.extents[n]) for n in own)
+        again = points(d) // max(count, 1)
+        gathers = [t for t in takes((factor,)) if t.is_data]
+        saved = len(gathers) * (again - 1) * GATHERED - KEPT
+        if not gathers or count * saved < LAUNCH:
+            continue
+        shape = tuple(d.extents[n] for n in own)
+        moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(own)}
+        body = simplify(substitute(factor, moves))
+        name = f"{d.name}_factor"
+        stored = Definition(name, shape, body, keep=Keep.ALWAYS, origin=d.origin)
+        kept[factor] = read(_finished(stored), *(d.axes[n] for n in own))
+    if not kept:
+        return d
+    quotient = Quotient.of(d.body)
+    above = tuple(kept.get(f, f) for f in quotient.above)
+    return replace(d, body=simplify(replace(quotient, above=above).expression()))
 
 
 def in_rows(d: Definition) -> Definition:

@@ -1,10 +1,11 @@
 """Reductions over what belongs to a place that is data, as accumulating writes.
 
     y[n] = max[e](dst[e] == n ? m[e] : -inf)    ->    y[dst[e]] max= m[e]
+    s[e] = sum[n](dst[e] == n ? x[n] : 0)    ->    s[e] = x[dst[e]]
     t[dst[e], c] sum= m[e, o] * w[o, c]    ->    s[e, c] = sum[o](..); t[dst[e], c] sum= s[e, c]
 
-The first looks at every point for every place, the second at each once. A place outside the result
-is a point of nobody in the first, so it is one that writes nothing in the second.
+What looks at every point for every place looks at each once. A place outside is nobody's at the
+left, so nothing is written there, and read, at the right.
 """
 
 from __future__ import annotations
@@ -85,6 +86,46 @@ def _keys(condition: Expr) -> Iterator[tuple[Expr, Axis]]:
                 yield key, axis
 
 
+def _inside(key: Expr, extent: E.Extent) -> tuple[Expr | None, Expr]:
+    """Whether a key lies inside, None where it is proved to; and a place that does."""
+    if Prover().inside(key, extent):
+        return None, key
+    last = E.index(E.upper(extent) - 1)
+    inside = E.And(E.logical_not(E.Less(key, E.index(0))), E.logical_not(E.Less(last, key)))
+    return inside, If(inside, key, E.index(0))
+
+
+def selected(d: Definition) -> Definition:
+    """A reduction along an axis that one point alone counts of: that point.
+
+    ``s[e] = sum[n](key[e] == n ? x[n] : 0)  ->  s[e] = key[e] is inside ? x[key[e]] : 0``
+    """
+    form, body = d.form, d.body
+    if not isinstance(form, Reduce) or not isinstance(body, If) or not whole(d):
+        return d
+    nothing = form.combiner.identity(body.dtype)
+    if body.otherwise is not nothing:
+        return d
+    rank, conditions = len(d.shape), conjuncts(body.condition)
+    for condition in conditions:
+        for key, axis in _keys(condition):
+            if axis.number < rank or axis.number in key.axes or not reads_data(key):
+                continue
+            left = [n for n in range(len(d.extents)) if n != axis.number]
+            moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(left)}
+            inside, place = _inside(substitute(key, moves), d.extents[axis.number])
+            moves[axis.number] = place
+            guards = [substitute(c, moves) for c in conditions if c is not condition]
+            guard = every(guards if inside is None else [inside, *guards])
+            value = substitute(body.then, moves)
+            value = value if guard is None else If(guard, value, nothing)
+            over = tuple(d.extents[n] for n in left if n >= rank)
+            return replace(
+                d, body=simplify(value), form=Reduce(form.combiner, over) if over else Map()
+            )
+    return d
+
+
 @frozen
 class _Domain:
     """The points of a reduction without the axis that a key stands for: summed ones first."""
@@ -101,11 +142,7 @@ class _Domain:
         shape = tuple(d.extents[n] for n in order)
         moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(order)}
         key = substitute(group.key, moves)
-        inside: Expr | None = None
-        if not Prover().inside(key, d.shape[own]):
-            last = E.index(E.upper(d.shape[own]) - 1)
-            inside = E.And(E.logical_not(E.Less(key, E.index(0))), E.logical_not(E.Less(last, key)))
-            key = If(inside, key, E.index(0))
+        inside, key = _inside(key, d.shape[own])
         moves[own] = key
         at = tuple(moves[n] for n in range(rank))
         return cls(shape, moves, at, inside)

@@ -151,7 +151,8 @@ def test_a_clipped_place_beside_data_is_one_write() -> None:
 
     program = pb.jit(both(sliced, 1), options=pb.Options(cache=None))
     program(pb.tensor(x), pb.tensor(depth))
-    assert program.program.explain().count("= accumulate") == 1
+    stages = 3  # traced, simplified, fused
+    assert program.program.explain().count("= accumulate") == stages
     beside(both(sliced, 1), x, depth)
 
 

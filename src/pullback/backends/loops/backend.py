@@ -11,14 +11,13 @@ from functools import partial
 
 from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
-from pullback.backends.loops.places import with_places
 from pullback.backends.nests.columns import columns
+from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import nest_price, price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
 from pullback.cost.price import Price
-from pullback.ir.graph import Graph
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
@@ -41,9 +40,7 @@ class Loops(Compiler):
         """The processor that this process runs on, or less of it."""
         return chosen_target(options.target, options.machine)
 
-    def prepare(self, graph: Graph) -> Graph:
-        """Indices that are data in rows, what has a key written where it belongs."""
-        return with_places(graph)
+    prepare = staticmethod(with_places)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code of each kernel; nests are made as they are asked for."""

@@ -96,34 +96,47 @@ def _inside(key: Expr, extent: E.Extent) -> tuple[Expr | None, Expr]:
 
 
 def selected(d: Definition) -> Definition:
-    """A reduction along an axis that one point alone counts of: that point.
+    """A reduction, or a write, along an axis that one point alone counts of: that point.
 
     ``s[e] = sum[n](key[e] == n ? x[n] : 0)  ->  s[e] = key[e] is inside ? x[key[e]] : 0``
     """
     form, body = d.form, d.body
-    if not isinstance(form, Reduce) or not isinstance(body, If) or not whole(d):
+    if not isinstance(form, Reduce | Accumulate) or not isinstance(body, If) or not whole(d):
         return d
-    nothing = form.combiner.identity(body.dtype)
-    if body.otherwise is not nothing:
+    if body.otherwise is not form.combiner.identity(body.dtype):
         return d
-    rank, conditions = len(d.shape), conjuncts(body.condition)
+    conditions = conjuncts(body.condition)
+    rank = len(d.shape) if isinstance(form, Reduce) else 0
     for condition in conditions:
         for key, axis in _keys(condition):
-            if axis.number < rank or axis.number in key.axes or not reads_data(key):
-                continue
-            left = [n for n in range(len(d.extents)) if n != axis.number]
-            moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(left)}
-            inside, place = _inside(substitute(key, moves), d.extents[axis.number])
-            moves[axis.number] = place
-            guards = [substitute(c, moves) for c in conditions if c is not condition]
-            guard = every(guards if inside is None else [inside, *guards])
-            value = substitute(body.then, moves)
-            value = value if guard is None else If(guard, value, nothing)
-            over = tuple(d.extents[n] for n in left if n >= rank)
-            return replace(
-                d, body=simplify(value), form=Reduce(form.combiner, over) if over else Map()
-            )
+            free = axis.number < rank or axis.number in key.axes or not reads_data(key)
+            if not free and len(d.extents) > 1:
+                return selected(_pinned(d, body, condition, key, axis.number))
     return d
+
+
+def _pinned(d: Definition, body: If, condition: Expr, key: Expr, number: int) -> Definition:
+    """`d` without an axis, which is the key wherever a point counts."""
+    form, conditions = d.form, conjuncts(body.condition)
+    left = [n for n in range(len(d.extents)) if n != number]
+    moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(left)}
+    inside, place = _inside(substitute(key, moves), d.extents[number])
+    moves[number] = place
+    guards = [substitute(c, moves) for c in conditions if c is not condition]
+    guard = every(guards if inside is None else [inside, *guards])
+    value = substitute(body.then, moves)
+    value = value if guard is None else If(guard, value, body.otherwise)
+    if isinstance(form, Accumulate):
+        at: list[Expr] = []
+        for i in form.at:
+            under = isinstance(i, If) and set(conjuncts(i.condition)) <= set(conditions)
+            own = substitute(i.then if under and isinstance(i, If) else i, moves)
+            at.append(simplify(If(guard, own, E.index(0)) if under and guard is not None else own))
+        domain = tuple(d.extents[n] for n in left)
+        return replace(d, body=simplify(value), form=replace(form, domain=domain, at=tuple(at)))
+    assert isinstance(form, Reduce)
+    over = tuple(d.extents[n] for n in left if n >= len(d.shape))
+    return replace(d, body=simplify(value), form=Reduce(form.combiner, over) if over else Map())
 
 
 @frozen

@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import prod
 
 from pullback.algebra.bounds import Prover, bounds
-from pullback.backends.loops.segments import (
+from pullback.backends.nests.segments import (
     Known,
     is_data,
     presummed,

@@ -465,6 +465,55 @@ def test_sorting(size: int, kind: str) -> None:
         same(pb.argsort(t, descending=True), np.argsort(-x, kind="stable"))
 
 
+KEYS = ["float16", "float32", "float64", "int8", "int32", "int64", "uint16", "bool"]
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("host", [True, False])
+def test_sorting_in_a_program(kind: str, host: bool) -> None:
+    """Long axes: by the host, or by a network; equal ones, zeros of both signs, NaN."""
+    x = RNG.integers(-40, 40, size=(2, 700, 2)).astype(kind)
+    if x.dtype.kind == "f":
+        x[0, :9, 0] = np.nan, -np.inf, 0.0, -0.0, np.inf, np.nan, -0.0, 0.0, 1e-4
+    options = pb.Options(host=host, cache=None)
+    turned = pb.jit(lambda x: pb.argsort(x, axis=1, descending=True), options=options)
+    sort, order = (pb.jit(f, options=options) for f in (_sort, _order))
+    same(order(pb.asarray(x)), np.argsort(x, axis=1, kind="stable"))
+    same(sort(pb.asarray(x)), np.sort(x, axis=1))
+    nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+    last = np.where(nan, -np.inf, x.astype(np.float64))
+    # NaN stands behind -inf, and of equal ones the earlier stands first.
+    places = np.lexsort((-last, nan), axis=1)
+    same(turned(pb.asarray(x)), places)
+    same(pb.sort(pb.asarray(x), axis=1, descending=True), np.take_along_axis(x, places, 1))
+
+
+def _sort(x: pb.Tensor) -> pb.Tensor:
+    return pb.sort(x, axis=1)
+
+
+def _order(x: pb.Tensor) -> pb.Tensor:
+    return pb.argsort(x, axis=1)
+
+
+def test_derivatives_of_a_long_sort() -> None:
+    x = RNG.permutation(600).reshape(2, 300).astype(np.float64)
+    t, v = pb.asarray(x), pb.asarray(RNG.normal(size=x.shape))
+
+    def loss(x: pb.Tensor) -> pb.Tensor:
+        return pb.sum(pb.sort(x) ** 3 * pb.arange(300))
+
+    rank = np.argsort(np.argsort(x))
+    for run in (pb.jit, lambda f: f):
+        same(run(lambda x: pb.grad(loss(x), x))(t), 3 * x**2 * rank)
+        hvp = run(lambda x, v: pb.hvp(loss, x, v))(t, v)
+        np.testing.assert_allclose(hvp.numpy(), 6 * x * rank * v.numpy())
+    rows = pb.jit(lambda x: pb.vmap(lambda r: pb.sort(r, descending=True))(x))(t)
+    same(rows, np.sort(x)[:, ::-1])
+    looped = pb.jit(lambda x: pb.loop(3, lambda n, c: (pb.sort(-c[0]),), (x,))[0])
+    same(looped(t), np.sort(-x))
+
+
 def test_the_gradient_of_a_sort_goes_home() -> None:
     x = pb.asarray(np.array([3.0, 1.0, 2.0]))
     weights = pb.asarray(np.array([1.0, 10.0, 100.0]))

@@ -220,7 +220,7 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
 
 
 def split_pieces(indices: Exprs) -> list[tuple[Exprs, Exprs]]:
-    """Selects inside an index as pieces: ``x[c ? a : b] -> (c: x[a]), (not c: x[b])``."""
+    """Selects in an index as pieces, none of data: ``x[c ? a : b] -> (c: x[a]), (not c: x[b])``."""
     done: list[tuple[Exprs, Exprs]] = []
     todo: list[tuple[Exprs, Exprs]] = [((), indices)]
     while todo:
@@ -241,7 +241,7 @@ def split_pieces(indices: Exprs) -> list[tuple[Exprs, Exprs]]:
 
 
 def _select(indices: Exprs) -> tuple[int, If] | None:
-    for n, index in enumerate(indices):
-        if isinstance(index, If) and not G.reads_data(index.condition):
+    for n, index in enumerate(() if any(map(G.reads_data, indices)) else indices):
+        if isinstance(index, If):
             return n, index
     return None

@@ -13,6 +13,7 @@ from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.columns import columns
 from pullback.backends.nests.cores import for_cores
+from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import nest_price, price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
@@ -39,6 +40,8 @@ class Loops(Compiler):
     def machine(self, options: Options) -> Target:
         """The processor that this process runs on, or less of it."""
         return chosen_target(options.target, options.machine)
+
+    prepare = staticmethod(with_places)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code of each kernel; nests are made as they are asked for."""

@@ -1,6 +1,6 @@
-"""Sorting. Short axes count who stands before whom; long ones pass through a network.
+"""Sorting. Short axes count who stands before whom; long ones are the host's, or a network's.
 
-In each pass every place is compared with the one that differs in one bit: n log^2 n / 2
+In each pass of one every place is compared with the one that differs in one bit: n log^2 n / 2
 comparisons, in lanes, memory linear in n. Every pass is the same program, so it is compiled once.
 The few largest of many are selected one by one. Stable; NaN last.
 """
@@ -14,12 +14,13 @@ import numpy as np
 
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import bool_, int8, int32, int64
+from pullback.ir.dtype import bool_, float32, int8, int32, int64, is_half
 from pullback.ir.expr import And, Axis, Cast, Expr, If, Less, Or
-from pullback.ir.graph import MAX, MIN, Definition, Value, read
+from pullback.ir.graph import MAX, MIN, SUM, Accumulate, Definition, Rule, Value, read
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Tensor, value_of
 from pullback.tensor.forms.control import loop
+from pullback.tensor.library.ordering import hosted as by_host
 from pullback.tensor.record.trace import bind, current, realize
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import indexing as X
@@ -57,7 +58,55 @@ def order_of(x: Value, axis: int, descending: bool, *, nan_first: bool = False) 
     before = _before(descending, nan_first)
     if size <= COUNTED:
         return _by_counting(keys, axis, size, before)
+    hosted = by_host(_wide(keys), axis, descending, nan_first, places=True)
+    if hosted is not None:
+        return make("order", x.shape, read(hosted, *axes_of(x.shape)), stop=True)
     return _by_network(keys, axis, size, before)
+
+
+def _wide(keys: Value) -> Value:
+    """Halves as float32, of the same order: NumPy sorts those in lanes."""
+    return W.astype(keys, float32) if is_half(keys.dtype) else keys
+
+
+def sorted_along(x: Value, axis: int, descending: bool) -> Value:
+    """The elements in order along `axis`. A call of the host gives them without their places, which
+    derivatives alone ask for: an adjoint goes to where its element came from.
+    """
+    axis = V.normal_axis(axis, len(x.shape))
+    size = x.shape[axis]
+    hosted = None
+    if isinstance(size, int) and size > COUNTED and not x.dtype.is_bool:
+        hosted = by_host(_wide(x), axis, descending, False, places=False)
+    if hosted is None:
+        return X.take_along(x, order_of(x, axis, descending), axis)
+    result = make("sorted", x.shape, Cast(read(hosted, *axes_of(x.shape)), x.dtype))
+    if x.dtype.is_float:
+        _attach(x, result, axis, descending)
+    return result
+
+
+def _attach(x: Value, result: Definition, axis: int, descending: bool) -> None:
+    """Give the derivative of a sort: along the order, which is made where it is asked for."""
+
+    def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+        axes = list(axes_of(x.shape))
+        body = read(heads[0], *axes)
+        axes[axis] = read(order_of(x, axis, descending), *axes)
+        home = Accumulate(SUM, x.shape, tuple(axes))
+        return [Definition("unsorted", x.shape, body, home)]
+
+    def push(tangents: Sequence[Value]) -> Sequence[Value]:
+        return [X.take_along(tangents[0], order_of(x, axis, descending), axis)]
+
+    def again(here: Callable[[Value], Value]) -> Rule | None:
+        copy = here(result)
+        if isinstance(copy, Definition):
+            _attach(here(x), copy, axis, descending)
+            return copy.rule
+        return None
+
+    result.rule = Rule("sort", (result,), (x,), pull, push, again)
 
 
 def _by_counting(keys: Value, axis: int, size: int, before: Order) -> Definition:
@@ -211,8 +260,7 @@ def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = Tru
         >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]))
         Tensor([1., 2., 3.], dtype=float32)
     """
-    value = value_of(x)
-    return Tensor(X.take_along(value, order_of(value, axis, descending), axis))
+    return Tensor(sorted_along(value_of(x), axis, descending))
 
 
 @spelled

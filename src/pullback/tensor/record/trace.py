@@ -195,8 +195,9 @@ class Cell(Handle):
 class Trace:
     """One recording, with the variables that stand for handles made before it began."""
 
-    def __init__(self, *, host: bool = True) -> None:
+    def __init__(self, *, host: bool = True, near: bool = True) -> None:
         self.host = host  # whether it may call functions of the host
+        self.near = near  # whether its arrays lie where these find them
         self.recording = Recording()
         self.captured: dict[int, tuple[Handle, Variable]] = {}
         self.own: set[Variable] = set()

@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import numpy as np
 
 from pullback.backends.host.system import process, uncollected
+from pullback.backends.registry import named
 from pullback.config import Options, Schedules, UserRule, parse_bytes
 from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
@@ -34,6 +35,7 @@ from pullback.tensor.face.arrays import Derivative, returned
 from pullback.tensor.face.tensor import Tensor, shape_of
 from pullback.tensor.face.tree import Tree, flatten, leaf_names
 from pullback.tensor.forms.control import cond, loop, scan, while_loop
+from pullback.tensor.record.away import Placing
 from pullback.tensor.record.constants import seen
 from pullback.tensor.record.held import Held, Kind, kind_of, shared
 from pullback.tensor.record.trace import (
@@ -211,7 +213,8 @@ class Jit(Generic[P, R]):
         options = self.options or Options.from_environment()
         begin(options)
         start = time.perf_counter()
-        trace = Trace(host=options.host)
+        near = not isinstance(named(options.backend), Placing)
+        trace = Trace(host=options.host, near=near)
         names = leaf_names(self.function, given)
         arguments = tuple(
             trace.fresh(name, shape, handle.dtype)

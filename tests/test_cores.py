@@ -12,7 +12,7 @@ import pytest
 import pullback as pb
 from pullback.backends.host.processor import host_target, named_target
 from pullback.backends.nests.cores import for_cores
-from pullback.machine.machine import with_launch
+from pullback.machine.machine import with_numbers
 
 F = pb.nn.functional
 CORES = 64
@@ -103,14 +103,16 @@ def test_machines_of_few_cores_keep_their_schedules() -> None:
     (kernel,) = compiled.program.distinct()
     target = named_target("x86-64-v3")
     assert for_cores(kernel, target, ()) == ()
-    chosen = dict(for_cores(kernel, target.on(with_launch(target.profile, cores=16)), ()))
+    chosen = dict(
+        for_cores(kernel, target.on(with_numbers(target.profile, "launch", cores=16)), ())
+    )
     assert 8 < chosen["tasks"] < 32, chosen
 
 
 def test_a_machine_of_other_counts_is_another_key() -> None:
     profile = host_target().profile
-    assert repr(with_launch(profile, cores=CORES)) != repr(profile)
-    assert with_launch(profile, cores=CORES).rate("launch", "tasks") == profile.rate(
+    assert repr(with_numbers(profile, "launch", cores=CORES)) != repr(profile)
+    assert with_numbers(profile, "launch", cores=CORES).rate("launch", "tasks") == profile.rate(
         "launch", "tasks"
     )
 

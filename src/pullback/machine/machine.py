@@ -207,10 +207,11 @@ def like(cpu: str, target: str) -> Machine:
     )
 
 
-def with_launch(machine: Machine, **counts: int) -> Machine:
-    """The machine with other counts of [launch]."""
-    tables = {**machine.tables, "launch": MappingProxyType({**machine.tables["launch"], **counts})}
-    return replace(machine, tables=MappingProxyType(tables), text=f"{machine.text}\n# {counts}")
+def with_numbers(machine: Machine, table: str, **numbers: float) -> Machine:
+    """The machine with other numbers in a table."""
+    tables = {**machine.tables, table: MappingProxyType({**machine.tables[table], **numbers})}
+    text = f"{machine.text}\n# {table} {numbers}"
+    return replace(machine, tables=MappingProxyType(tables), text=text)
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.target import NATIVE, Target
-from pullback.machine.machine import Machine, chosen, like, with_launch
+from pullback.machine.machine import Machine, chosen, like, with_numbers
 
 SPEED = 2  # code generation level
 
@@ -112,7 +112,9 @@ def _of_cores(machine: Machine) -> Machine:
     """
     cores = os.cpu_count() or 1
     return (
-        machine if cores <= machine.rate("launch", "cores") else with_launch(machine, cores=cores)
+        machine
+        if cores <= machine.rate("launch", "cores")
+        else with_numbers(machine, "launch", cores=cores)
     )
 
 

@@ -16,7 +16,7 @@ from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
-from pullback.machine.machine import with_launch
+from pullback.machine.machine import with_numbers
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.slots import tile_counts
@@ -39,12 +39,12 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     ns = price(kernel, made, target, ROUGH).ns
     if ns < target.profile.rate("whole", "parallel_sweep"):
         return chosen
-    best, least = chosen, prod(_on(kernel, made, target, ns, n) for n in threads)
+    best, least = chosen, prod(on_threads(kernel, made, target, ns, n) for n in threads)
     most = min(cores, int(ns / target.profile.rate("whole", "task")))
     for given in _ways(kernel, target, chosen, made.tasks, most):
         other = scheduled(kernel, target, given)
         ns = price(kernel, other, target, ROUGH).ns
-        times = prod(_on(kernel, other, target, ns, n) for n in threads)
+        times = prod(on_threads(kernel, other, target, ns, n) for n in threads)
         if times < least:
             best, least = given, times
     return best
@@ -53,15 +53,21 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
 def _ways(
     kernel: Kernel, target: Target, chosen: Choices, fewest: int, most: int
 ) -> Iterator[Choices]:
-    """Choices that give a power of two of tasks, more than the fewest and up to the most."""
+    """Choices that give a power of two of tasks, more than the fewest and up to the most. Blocks of
+    large products have fewer rows for it.
+    """
+    rows, eight = (target.profile.rate(*name) for name in (("block", "rows"), ("launch", "tasks")))
     for tasks in (1 << n for n in range(most.bit_length()) if 1 << n > fewest):
-        many = with_launch(target.profile, tasks=tasks, partial_tasks=tasks)
+        many = with_numbers(target.profile, "launch", tasks=tasks, partial_tasks=tasks)
+        many = with_numbers(many, "block", rows=max(1.0, rows * eight // max(eight, tasks)))
         made = scheduled(kernel, replace(target, machine=many), chosen)
         tiles = {f"tile.{axis}": extent for axis, extent in enumerate(made.tile)}
         yield choices_of({**dict(chosen), **tiles, "tasks": made.tasks})
 
 
-def _on(kernel: Kernel, schedule: Schedule, target: Target, ns: float, threads: int) -> float:
+def on_threads(
+    kernel: Kernel, schedule: Schedule, target: Target, ns: float, threads: int
+) -> float:
     """Predicted time on so many threads of what takes one `ns`: each takes the next task when it is
     done; then one adds the sums that tasks have of their own.
     """

@@ -27,7 +27,7 @@ from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.memory.budget import Repetition
 from pullback.memory.plan import Plan
-from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.choices import Choices, joined
 from pullback.schedule.moves import Moves, Space
 from pullback.schedule.schedule import Schedule
 
@@ -318,16 +318,18 @@ class Compiler(Explained, Protocol):
 
         Raises: OptionError for a choice that the kernel does not have.
         """
-        given = {**dict(self.columns(kernel, target)), **dict(choices)}
-        return replace(scheduled(kernel, target, choices_of(given)), asked=choices)
+        given = joined(self.unchosen(kernel, target), dict(choices))
+        return replace(scheduled(kernel, target, given), asked=choices)
 
-    def columns(self, kernel: Kernel, target: Target) -> Choices:
-        """Which columns sums of products have where nobody chose them, as far as this says it."""
+    def unchosen(self, kernel: Kernel, target: Target) -> Choices:
+        """What columns, tiles and panels of sums of products are where nobody chose them, as far as
+        this says it.
+        """
         return ()
 
     def moves(self, kernel: Kernel, target: Target) -> Moves:
         """Where a search over the schedules of a kernel may go."""
-        return Space(kernel, target, self.columns(kernel, target))
+        return Space(kernel, target, self.unchosen(kernel, target))
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""

@@ -70,6 +70,15 @@ def choices_of(given: Numbers) -> Choices:
     return tuple(sorted(given.items()))
 
 
+def joined(own: Choices, given: Numbers) -> Choices:
+    """What is `given` in front of what is chosen otherwise, of which columns alone stay where it
+    changes what else there is to choose.
+    """
+    other = any(name.partition(".")[0] in (*STRUCTURE, "order") for name in given)
+    kept = {n: v for n, v in own if not other or n.startswith("column")}
+    return choices_of({**kept, **given})
+
+
 def order_of(kernel: Kernel, given: Numbers) -> Ints:
     """The outer axes, outermost loop first. Raises: OptionError for an order that there is not."""
     axes = range(len(kernel.outer))

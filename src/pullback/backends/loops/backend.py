@@ -12,6 +12,7 @@ from functools import partial
 from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.columns import columns
+from pullback.backends.nests.operands import operands
 from pullback.backends.nests.price import nest_price, price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
@@ -67,9 +68,10 @@ class Loops(Compiler):
         """
         return []
 
-    def columns(self, kernel: Kernel, target: Target) -> Choices:
-        """Those of the lowest price."""
-        return columns(kernel, target)
+    def unchosen(self, kernel: Kernel, target: Target) -> Choices:
+        """Those of the lowest price: columns first, how operands reach them next."""
+        own = columns(kernel, target)
+        return (*own, *operands(kernel, target, own))
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
         """What one launch costs, read off its nest with the numbers of the target's machine."""

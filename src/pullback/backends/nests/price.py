@@ -537,6 +537,15 @@ class _Walk:
                 misses[access] = misses.get(access, 0.0) + missing / len(shares)
         return misses
 
+    def translated(self, every: Sequence[Access]) -> dict[Access, float]:
+        """Nanoseconds until addresses are known whose pages are not among those kept."""
+        waits: dict[Access, float] = {}
+        for memory in self.machine.memories:
+            page, kept = memory.page, memory.page * memory.pages
+            for access, missing in missed(every, kept, line=page).items() if kept else ():
+                waits[access] = waits.get(access, 0.0) + missing / page * memory.translate
+        return waits
+
     def total(self) -> Price:
         """All regions: instructions and memories overlap in each."""
         machine, every = self.machine, [a for r in self.regions for a in r.accesses]
@@ -544,6 +553,7 @@ class _Walk:
             for level in access.path:
                 level.accesses.append(access)
         beyond = [self.beyond(every, m) for m in machine.memories[:-1]]
+        translated = self.translated(every)
         names = [m.name for m in machine.memories[1:]]
         sums, busy, packing, ns = dict.fromkeys(names, 0.0), 0.0, 0.0, 0.0
         for region in self.regions:
@@ -564,7 +574,7 @@ class _Walk:
                     wait += max(0.0, here - past) / memory.read * access.torn
                     waits[number] += wait
                     sums[name] += wait
-            far = sum(waits)
+            far = sum(waits) + sum(translated.get(access, 0.0) for access in region.accesses)
             both = together(own, far)
             ns += both
             packing += both if region.packs else 0.0

@@ -322,9 +322,7 @@ class Compiler(Explained, Protocol):
         return replace(scheduled(kernel, target, given), asked=choices)
 
     def unchosen(self, kernel: Kernel, target: Target) -> Choices:
-        """What columns, tiles and panels of sums of products are where nobody chose them, as far as
-        this says it.
-        """
+        """What sums of products have where nobody chose, as far as this says it."""
         return ()
 
     def moves(self, kernel: Kernel, target: Target) -> Moves:

@@ -71,12 +71,9 @@ def choices_of(given: Numbers) -> Choices:
 
 
 def joined(own: Choices, given: Numbers) -> Choices:
-    """What is `given` in front of what is chosen otherwise, of which columns alone stay where it
-    changes what else there is to choose.
-    """
+    """`given` before `own`, of which columns alone stay where that changes what is free."""
     other = any(name.partition(".")[0] in (*STRUCTURE, "order") for name in given)
-    kept = {n: v for n, v in own if not other or n.startswith("column")}
-    return choices_of({**kept, **given})
+    return choices_of({**{n: v for n, v in own if not other or n[:6] == "column"}, **given})
 
 
 def order_of(kernel: Kernel, given: Numbers) -> Ints:

@@ -6,12 +6,12 @@ beyond once; if not, once in each turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
 from pullback.ir.nest import Array
-from pullback.machine.machine import LINE
+from pullback.machine.machine import LINE, Memory
 
 # Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
 Term = tuple[int, float]
@@ -145,6 +145,30 @@ def missed(
         if now > before:
             misses[access] = (now - before) * executions
     return misses
+
+
+def gradual(
+    accesses: Sequence[Access], cache: Memory, shares: Sequence[float]
+) -> dict[Access, float]:
+    """Bytes that come from beyond a cache, which keeps these shares of it in equal parts."""
+    misses: dict[Access, float] = {}
+    for share in shares:
+        for access, missing in missed(accesses, cache.bytes * share, cache.way).items():
+            misses[access] = misses.get(access, 0.0) + missing / len(shares)
+    return misses
+
+
+def translated(accesses: Sequence[Access], memories: Iterable[Memory]) -> dict[Access, float]:
+    """Nanoseconds until addresses are known whose pages are not among those that a memory keeps.
+
+    ``784 rows 2 KB apart, two a page, 64 pages kept  ->  392 in each turn of what reads all``
+    """
+    waits: dict[Access, float] = {}
+    for memory in memories:
+        kept = memory.page * memory.pages
+        for access, size in missed(accesses, kept, line=memory.page).items() if kept else ():
+            waits[access] = waits.get(access, 0.0) + size / memory.page * memory.translate
+    return waits
 
 
 def stepped(step: int, turns: float, divisor: int) -> float:

@@ -27,7 +27,7 @@ from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.memory.budget import Repetition
 from pullback.memory.plan import Plan
-from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.choices import Choices, joined
 from pullback.schedule.moves import Moves, Space
 from pullback.schedule.schedule import Schedule
 
@@ -318,16 +318,16 @@ class Compiler(Explained, Protocol):
 
         Raises: OptionError for a choice that the kernel does not have.
         """
-        given = {**dict(self.chosen(kernel, target)), **dict(choices)}
-        return replace(scheduled(kernel, target, choices_of(given)), asked=choices)
+        given = joined(self.unchosen(kernel, target), dict(choices))
+        return replace(scheduled(kernel, target, given), asked=choices)
 
-    def chosen(self, kernel: Kernel, target: Target) -> Choices:
+    def unchosen(self, kernel: Kernel, target: Target) -> Choices:
         """What prices choose where nobody else did: columns of products, tasks, tiles."""
         return ()
 
     def moves(self, kernel: Kernel, target: Target) -> Moves:
         """Where a search over the schedules of a kernel may go."""
-        return Space(kernel, target, self.chosen(kernel, target))
+        return Space(kernel, target, self.unchosen(kernel, target))
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""

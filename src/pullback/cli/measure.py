@@ -342,6 +342,9 @@ def written(
         lines += ["", "[[memory]]", f'name = "{memory.name}"', f"bytes = {memory.bytes}"]
         lines += [f"{key} = {value:.4g}" for key, value in row.items()]
         lines += [f'shared = "{memory.shared}"', f"cores = {memory.cores}", f"way = {memory.way}"]
+        if memory.pages:
+            lines += [f"page = {memory.page}", f"pages = {memory.pages}"]
+            lines.append(f"translate = {memory.translate}")
         lines += [f'source = "{source}"']
     for tile in known.tiles:
         lines += ["", "[[tile]]", f"vectors = {tile.vectors}", f"rows = {tile.rows}"]

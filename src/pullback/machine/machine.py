@@ -31,7 +31,7 @@ NAMED = ("name", "about", "target")
 # What numbers of a file may be, that times can be worked out: none is 0, but what there may be none
 # of, and what counts is no part of one.
 LEAST, MOST = 1e-6, 1e12
-NONE = ("count", "bytes", "registers", "way", "pack")
+NONE = ("count", "bytes", "registers", "way", "page", "pages", "translate", "pack")
 COUNTS = (
     "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.cores"
     " launch.threads whole.first_level product.sums product.fewest block.rows block.columns"
@@ -86,7 +86,8 @@ class Level:
 @frozen
 class Memory:
     """A memory, as one thread sees it. `bytes` 0: as large as wanted. `shared` by whom, `cores` in
-    number. `way`: bytes apart, addresses share their places in it.
+    number. `way`: bytes apart, addresses share their places in it. It keeps the addresses of so
+    many `pages` of `page` bytes; to `translate` one that it does not takes so long (0: not known).
     """
 
     name: str
@@ -97,6 +98,9 @@ class Memory:
     shared: str
     cores: int = 1
     way: int = 0
+    page: int = 0
+    pages: int = 0
+    translate: float = 0.0
 
 
 @frozen

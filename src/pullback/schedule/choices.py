@@ -70,6 +70,12 @@ def choices_of(given: Numbers) -> Choices:
     return tuple(sorted(given.items()))
 
 
+def joined(own: Choices, given: Numbers) -> Choices:
+    """`given` before `own`, of which columns alone stay where that changes what is free."""
+    other = any(name.partition(".")[0] in (*STRUCTURE, "order") for name in given)
+    return choices_of({**{n: v for n, v in own if not other or n[:6] == "column"}, **given})
+
+
 def order_of(kernel: Kernel, given: Numbers) -> Ints:
     """The outer axes, outermost loop first. Raises: OptionError for an order that there is not."""
     axes = range(len(kernel.outer))

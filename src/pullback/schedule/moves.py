@@ -16,7 +16,7 @@ from pullback.config import Cap
 from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
-from pullback.schedule.choices import STRUCTURE, Choices, Options, choices_of, offered
+from pullback.schedule.choices import STRUCTURE, Choices, Options, choices_of, joined, offered
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Numbers, Schedule
 
@@ -38,19 +38,19 @@ class Moves(Protocol):
 class Space:
     """The schedules of a kernel by their choices, each schedule under the first that made it.
 
-    `columns`: chosen where the choices do not say.
+    `unchosen`: what holds where the choices do not say.
     """
 
     kernel: Kernel
     target: Target
-    columns: Choices = ()
+    unchosen: Choices = ()
     known: set[Schedule] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.known.add(self._chosen({}))
 
     def _chosen(self, given: Numbers) -> Schedule:
-        return choose(self.kernel, self.target, choices_of({**dict(self.columns), **given}))
+        return choose(self.kernel, self.target, joined(self.unchosen, given))
 
     def near(self, choices: Choices) -> list[Choices]:
         """All that one move makes, each schedule once."""

@@ -13,6 +13,7 @@ from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.columns import columns
 from pullback.backends.nests.cores import for_cores
+from pullback.backends.nests.operands import operands
 from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import nest_price, price
 from pullback.backends.nests.ranges import lowered
@@ -71,9 +72,12 @@ class Loops(Compiler):
         """
         return []
 
-    def chosen(self, kernel: Kernel, target: Target) -> Choices:
-        """Columns of the lowest price; tasks and tiles for machines of many cores."""
-        return for_cores(kernel, target, columns(kernel, target))
+    def unchosen(self, kernel: Kernel, target: Target) -> Choices:
+        """Those of the lowest price: columns first, how operands reach them next; tasks and tiles
+        for machines of many cores.
+        """
+        own = columns(kernel, target)
+        return for_cores(kernel, target, (*own, *operands(kernel, target, own)))
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
         """What one launch costs, read off its nest with the numbers of the target's machine."""

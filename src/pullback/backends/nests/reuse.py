@@ -6,12 +6,12 @@ beyond once; if not, once in each turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
 from pullback.ir.nest import Array
-from pullback.machine.machine import LINE
+from pullback.machine.machine import LINE, Memory
 
 # Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
 Term = tuple[int, float]
@@ -24,13 +24,13 @@ class Level:
     turns: float
     share: float = 1.0
     accesses: list[Access] = field(default_factory=list)
-    touched: float | None = None
+    touched: dict[int, float] = field(default_factory=dict)
 
-    def footprint(self) -> float:
-        """Bytes that one turn touches."""
-        if self.touched is None:
-            self.touched = sum(union(self.accesses, self).values())
-        return self.touched
+    def footprint(self, line: int = LINE) -> float:
+        """Bytes that one turn touches, in whole lines."""
+        if line not in self.touched:
+            self.touched[line] = sum(union(self.accesses, self, line).values())
+        return self.touched[line]
 
 
 @dataclass(eq=False, slots=True)
@@ -49,10 +49,11 @@ class Access:
     scattered: bool
     torn: bool = False
 
-    def bytes(self, level: Level, whole: bool) -> float:
+    def bytes(self, level: Level, whole: bool, line: int = LINE) -> float:
         """Bytes of the lines that one turn of a loop touches; with `whole` all of its turns."""
         terms = self.within(self.path.index(level) + (not whole))
-        return min(spanned(terms, self.width), self.array.size * self.array.dtype.itemsize + LINE)
+        most = self.array.size * self.array.dtype.itemsize + line
+        return min(spanned(terms, self.width, line), most)
 
     def within(self, first: int) -> list[Term]:
         """What its offset moves by in the loops of its path from the n-th on."""
@@ -60,18 +61,18 @@ class Access:
         return [(abs(step), n) for at, step, n in self.terms if id(at) in inner]
 
 
-def spanned(terms: Iterable[Term], width: int) -> float:
+def spanned(terms: Iterable[Term], width: int, line: int = LINE) -> float:
     """Bytes of the lines that offsets reach which move by `terms`.
 
     ``8 rows of 4096 bytes, 16 elements of 4 in each  ->  8 lines``
     """
     run, count = float(width), 1.0
     for step, turns in sorted(t for t in terms if t[0]):
-        if step <= max(run, LINE):
+        if step <= max(run, line):
             run += step * (turns - 1)
         else:
             count *= turns
-    return count * max(LINE, run + (LINE / 2 if count > 1 and run % LINE else 0))
+    return count * max(line, run + (line / 2 if count > 1 and run % line else 0))
 
 
 def crowded(terms: Iterable[Term], width: int, way: int) -> float:
@@ -90,24 +91,24 @@ def crowded(terms: Iterable[Term], width: int, way: int) -> float:
     return count * lines / max(1.0, min(way / LINE, places * lines))
 
 
-def union(accesses: Iterable[Access], level: Level) -> dict[Array, float]:
+def union(accesses: Iterable[Access], level: Level, line: int = LINE) -> dict[Array, float]:
     """Bytes of each array that one turn of a loop touches."""
     alike: dict[tuple[object, ...], float] = {}
     for access in accesses:
         key = access.array, tuple(sorted((s, n) for _, s, n in access.terms))
-        alike[key] = max(alike.get(key, 0.0), access.bytes(level, whole=False))
+        alike[key] = max(alike.get(key, 0.0), access.bytes(level, False, line))
     spans: dict[Array, float] = {}
     for (array, *_), size in alike.items():
         assert isinstance(array, Array)
         most = array.size * array.dtype.itemsize
-        spans[array] = min(spans.get(array, 0.0) + size, max(most, LINE))
+        spans[array] = min(spans.get(array, 0.0) + size, max(most, line))
     return spans
 
 
-def fitting(access: Access, capacity: float, way: int) -> int | None:
+def fitting(access: Access, capacity: float, way: int, line: int = LINE) -> int | None:
     """The outermost loop of whose turns each fits; None where not even the innermost's does."""
     for number, level in enumerate(access.path):
-        if level.footprint() > capacity:
+        if level.footprint(line) > capacity:
             continue
         inner = access.within(number + 1)
         if not way or crowded(inner, access.width, way) <= capacity / way:
@@ -115,9 +116,12 @@ def fitting(access: Access, capacity: float, way: int) -> int | None:
     return None
 
 
-def missed(accesses: Iterable[Access], capacity: float, way: int = 0) -> dict[Access, float]:
+def missed(
+    accesses: Iterable[Access], capacity: float, way: int = 0, line: int = LINE
+) -> dict[Access, float]:
     """Bytes that each access fetches, or writes, from beyond a cache of so many bytes, whose places
-    repeat after `way`; 0: anything may lie anywhere.
+    repeat after `way`; 0: anything may lie anywhere. Its lines have so many bytes: pages are those
+    of the cache of their addresses.
 
     What several read of one array in one turn of the loop that fits comes once. The outermost
     loop repeats the whole: what fits there is in the cache already.
@@ -125,14 +129,14 @@ def missed(accesses: Iterable[Access], capacity: float, way: int = 0) -> dict[Ac
     misses: dict[Access, float] = {}
     first: dict[tuple[object, ...], float] = {}
     for access in accesses:
-        place = fitting(access, capacity, way)
+        place = fitting(access, capacity, way, line)
         if place == 0:
             continue
         level = access.path[-1] if place is None else access.path[place]
         executions = 1.0
         for outer in access.path[: -1 if place is None else place]:
             executions *= outer.turns * outer.share
-        size = access.bytes(level, whole=place is not None)
+        size = access.bytes(level, place is not None, line)
         executions *= level.share * (level.turns if place is None else 1.0)
         key = access.array, id(level), access.write
         before = first.get(key, 0.0)
@@ -141,6 +145,30 @@ def missed(accesses: Iterable[Access], capacity: float, way: int = 0) -> dict[Ac
         if now > before:
             misses[access] = (now - before) * executions
     return misses
+
+
+def gradual(
+    accesses: Sequence[Access], cache: Memory, shares: Sequence[float]
+) -> dict[Access, float]:
+    """Bytes that come from beyond a cache, which keeps these shares of it in equal parts."""
+    misses: dict[Access, float] = {}
+    for share in shares:
+        for access, missing in missed(accesses, cache.bytes * share, cache.way).items():
+            misses[access] = misses.get(access, 0.0) + missing / len(shares)
+    return misses
+
+
+def translated(accesses: Sequence[Access], memories: Iterable[Memory]) -> dict[Access, float]:
+    """Nanoseconds until addresses are known whose pages are not among those that a memory keeps.
+
+    ``784 rows 2 KB apart, two a page, 64 pages kept  ->  392 in each turn of what reads all``
+    """
+    waits: dict[Access, float] = {}
+    for memory in memories:
+        kept = memory.page * memory.pages
+        for access, size in missed(accesses, kept, line=memory.page).items() if kept else ():
+            waits[access] = waits.get(access, 0.0) + size / memory.page * memory.translate
+    return waits
 
 
 def stepped(step: int, turns: float, divisor: int) -> float:

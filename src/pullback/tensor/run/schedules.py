@@ -32,7 +32,7 @@ from pullback.ir.notation import axis_name, axis_number
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import kernel_text
-from pullback.schedule.choices import OPERANDS, Choices, choices_of, offered
+from pullback.schedule.choices import OPERANDS, Choices, choices_of, joined, offered
 from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import products
@@ -84,9 +84,9 @@ class UserSchedule:
 
     @property
     def _given(self) -> dict[str, int]:
-        """The choices, and columns where they say none."""
-        columns = compiler(self.options.backend).chosen(self.kernel, self.target)
-        return {**dict(columns), **dict(self.choices)}
+        """The choices, and what the backend has where they say none."""
+        unchosen = compiler(self.options.backend).unchosen(self.kernel, self.target)
+        return dict(joined(unchosen, dict(self.choices)))
 
     @property
     def price(self) -> Price:

@@ -24,6 +24,7 @@ from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Routine
 from pullback.lower import lower
 from pullback.lower.whole import whole
+from pullback.machine.machine import chosen
 from pullback.schedule.choose import schedule_with
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
@@ -31,6 +32,8 @@ from pullback.verify.nest import verify_routine
 Array = np.ndarray[Any, Any]
 Outer = tuple[int | None, ...]
 HOST = host_target()
+# Its code by the tables of any such processor: where pages are known, products go by price.
+TABLES = HOST.on(chosen(HOST.name)) if any(m.pages for m in HOST.profile.memories) else HOST
 start = named("llvm").start  # the whole schedule that a kernel runs by
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from lower_support import HOST, agree, kernel, num, stage, start, variable
+from lower_support import HOST, TABLES, agree, kernel, num, stage, start, variable
 from pullback.errors import InvalidIR
 from pullback.fuse import fuse
 from pullback.ir import expr as E
@@ -68,9 +68,9 @@ def test_blocks_of_k_are_short_for_few_rows() -> None:
 @pytest.mark.parametrize("rows", [33, 64, 128, 200])
 def test_far_operands_are_read_once(rows: int) -> None:
     """All rows in one tile, and as many terms at a time: tiles of a few read all again."""
-    plan = start(product(rows, 3000, 3000, "nn"), HOST)
+    plan = start(product(rows, 3000, 3000, "nn"), TABLES)
     assert plan.tile[0] == rows
-    assert plan.steps[0].loops.terms == min(rows, HOST.l2 // (16 * plan.tile[1]))
+    assert plan.steps[0].loops.terms == min(rows, TABLES.l2 // (16 * plan.tile[1]))
 
 
 def test_operands_of_each_sample_are_near() -> None:

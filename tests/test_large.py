@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lower_support import HOST, agree, kernel, num, stage, start, variable
+from lower_support import TABLES as HOST
+from lower_support import agree, kernel, num, stage, start, variable
 from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir import functions as F

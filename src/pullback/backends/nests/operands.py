@@ -23,7 +23,7 @@ from pullback.machine.machine import LINE
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import address, volume
-from pullback.schedule.schedule import Numbers, Schedule, Step, TileLoops, Way
+from pullback.schedule.schedule import Numbers, Right, Schedule, Step, TileLoops
 from pullback.schedule.slots import tile_counts
 
 # Sums of products in blocks of k take so many times as long as their price where the left operand
@@ -44,10 +44,12 @@ def operands(kernel: Kernel, target: Target, columns: Choices) -> Choices:
         return ()
     own = scheduled(kernel, target, columns)
     steps = [step for step in own.steps if step.product is not None]
-    if len(steps) != 1 or steps[0].way is not Way.TILES:
+    if len(steps) != 1 or not isinstance(loops := steps[0].loops, TileLoops):
         return ()
+    if loops.terms is not None and loops.right is Right.IN_PLACE:
+        return ()  # it comes from memory, in order: the price has all of a launch near
     (bare,) = (s for s in choose(kernel, target, columns).steps if s.product is not None)
-    step = replace(bare, loops=steps[0].loops)
+    step = replace(bare, loops=loops)
     best: Numbers = {}
     least = _ns(kernel, own, step, target)
     for given in _ways(kernel, own, step, target):

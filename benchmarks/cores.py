@@ -56,7 +56,7 @@ def main() -> None:
 
 def predicted(kernel: Any, target: Target, cores: int, threads: int) -> float:
     """Nanoseconds of a launch on so many threads, dealt for so many cores."""
-    own = target.on(with_numbers(target.profile, "launch", cores=cores))
+    own = target.on(with_numbers(target.profile, "launch", processors=cores))
     compiler: Any = named("llvm")
     schedule = compiler.start(kernel, own)
     return on_threads(kernel, schedule, own, price(kernel, schedule, own, ROUGH).ns, threads)

@@ -112,7 +112,7 @@ def test_files(path: Path, alone: None, tmp_path: Path) -> None:
     arrays, given = drawn(operation, {}, np.random.default_rng(0))
     library, known = tmp_path / "made.so", symbols(operation, arrays, given)
     rank = max(len([n for n in known if n.startswith("_")]), 1)
-    words = [f"--size=~={rank}"] if any(x.ranked for x in operation.inputs) else []
+    words = [f"--size=~={rank}"] if any(x.runs for x in operation.inputs) else []
     first = CliRunner().invoke(commands, ["build", str(path), *words, "-o", str(library)])
     if first.exit_code:
         assert re.search(r"\[E55[23]\]", first.output), (first.output, first.exception)

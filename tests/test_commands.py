@@ -42,6 +42,7 @@ USES = {
     "build": (["script.py", "-o", "out"], ["none.py"]),
     "check": ([FORMULA], ["nowhere:function"]),
     "compile": (["-e", DOUBLE, "--test", "N=8"], ["-i", "none.toml"]),
+    "prebuild": (["script.py", "-o", "ahead"], ["none.py"]),
     "run": (
         ["-e", "parameters:\n  w{Grad}[3]\nmain:\n  y[] = sum[i](w[i])", "--mode", "grad"],
         ["-e", "mian:\n  y = w"],

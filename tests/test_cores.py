@@ -26,7 +26,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> str:
     path.write_text(
         f'name = "many"\nabout = "many cores"\nbase = "{profile.name}"\n'
         f'target = "{profile.target}"\ncpus = []\n'
-        f'[launch]\nsource = "a count"\ncores = {CORES}\n'
+        f'[launch]\nsource = "a count"\nprocessors = {CORES}\n'
     )
     return str(path)
 
@@ -104,17 +104,17 @@ def test_machines_of_few_cores_keep_their_schedules() -> None:
     target = named_target("x86-64-v3")
     assert for_cores(kernel, target, ()) == ()
     chosen = dict(
-        for_cores(kernel, target.on(with_numbers(target.profile, "launch", cores=16)), ())
+        for_cores(kernel, target.on(with_numbers(target.profile, "launch", processors=16)), ())
     )
     assert 8 < chosen["tasks"] < 32, chosen
 
 
 def test_a_machine_of_other_counts_is_another_key() -> None:
     profile = host_target().profile
-    assert repr(with_numbers(profile, "launch", cores=CORES)) != repr(profile)
-    assert with_numbers(profile, "launch", cores=CORES).rate("launch", "tasks") == profile.rate(
+    assert repr(with_numbers(profile, "launch", processors=CORES)) != repr(profile)
+    assert with_numbers(profile, "launch", processors=CORES).rate(
         "launch", "tasks"
-    )
+    ) == profile.rate("launch", "tasks")
 
 
 def test_scatters_stay_as_they_are(machine: str) -> None:

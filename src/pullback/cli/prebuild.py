@@ -22,7 +22,7 @@ from pullback.cli.command import Misuse, Output, command
 from pullback.cli.compile_file import numbers
 from pullback.cli.programs import programs_of
 from pullback.config import Options
-from pullback.errors import MALFORMED, ShapeError, StateError, UnsupportedError
+from pullback.errors import MALFORMED, RunError, ShapeError, StateError, UnsupportedError
 from pullback.operations import Operation, read
 from pullback.operations.drawn import drawn
 from pullback.runtime.cache import ObjectCache
@@ -112,7 +112,7 @@ def _store() -> ObjectCache:
         raise Misuse("the cache is off (PULLBACK_CACHE=off): -o gives a folder")
     if not isinstance(named(options.backend), Compiler):
         what = f"backend {options.backend!r} interprets programs: there is nothing to compile ahead"
-        raise UnsupportedError(what, code="E531")
+        raise RunError(what, code="E531")
     return ObjectCache(options.cache)
 
 
@@ -156,17 +156,17 @@ def _files(path: Path) -> list[Path]:
     inside = [p for p in sorted(path.iterdir()) if p.suffix in KINDS or (p / CONFIG).is_file()]
     if not inside:
         what = f"{path} holds nothing that can be compiled ahead"
-        raise StateError(what, help=f"files of {', '.join(KINDS)}, or {CONFIG}", code="E530")
+        raise RunError(what, help=f"files of {', '.join(KINDS)}, or {CONFIG}", code="E530")
     return inside
 
 
 def _work(path: Path) -> Work:
-    """What compiles a file; a file of an operation is read already. Raises: StateError."""
+    """What compiles a file; a file of an operation is read already. Raises: RunError."""
     if path.suffix not in KINDS and (path / CONFIG).is_file():
         return lambda asked: _folder(path, asked)
     if path.suffix not in KINDS or not path.is_file():
         what = f"{path} is no file of {', '.join(KINDS)}" if path.exists() else f"{path}: no file"
-        raise StateError(what, help=f"or a folder with {CONFIG}", code="E530")
+        raise RunError(what, help=f"or a folder with {CONFIG}", code="E530")
     return KINDS[path.suffix](path)
 
 
@@ -229,7 +229,7 @@ def _zeros(path: Path, port: Any, sizes: Sizes) -> Any:
     for size in port.shape or ():
         if not isinstance(size, int) and size not in sizes:
             what = f"{path}: nothing says what {size} of `{port.name}` is"
-            raise ShapeError(what, help=f"--test {size or 'N'}=..", code="E532")
+            raise RunError(what, help=f"--test {size or 'N'}=..", code="E532")
     return np.zeros([sizes.get(e, e) for e in port.shape or ()], str(port.kind))
 
 
@@ -257,7 +257,7 @@ def _folder(path: Path, asked: Asked) -> None:
         own = asked.of(sizes, ["batch", "tokens"])
         if len(own) < 2:
             what = f"{path}: nothing says how many texts of how many tokens it reads"
-            raise ShapeError(what, help='--test "batch=1,tokens=16"', code="E532")
+            raise RunError(what, help='--test "batch=1,tokens=16"', code="E532")
         jit(module)(np.zeros((own["batch"], own["tokens"]), np.int64))
 
 

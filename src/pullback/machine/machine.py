@@ -33,7 +33,7 @@ NAMED = ("name", "about", "target")
 LEAST, MOST = 1e-6, 1e12
 NONE = ("count", "bytes", "registers", "way", "page", "pages", "translate", "pack")
 COUNTS = (
-    "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.cores"
+    "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.processors"
     " launch.threads whole.first_level product.sums product.fewest block.rows block.columns"
     " block.terms block.run block.ahead block.own block.dot_columns held.strip"
 )
@@ -50,7 +50,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
         # A full vector of each type.
         "float32": "div sqrt exp log sin",
         "float64": "div sqrt exp log sin",
-        "launch": "launch fork task tasks partial_tasks cores threads",
+        "launch": "launch fork task tasks partial_tasks processors threads",
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
         "whole": "product_flops work near cache memory parallel exp log sin root divide plain"
         " scalar multiply_add cache_sweep memory_sweep parallel_sweep task step pack first_level"

@@ -180,7 +180,7 @@ def _tasks(kernel: Kernel, target: Target) -> Ints:
     """Powers of two; partial results are kept of few tasks, but on a machine of many cores."""
     partial = any(s.partial for s in kernel.stages)
     launch = target.profile.tables["launch"]
-    many = 2 * int(launch["cores"]) if launch["cores"] > launch["tasks"] else 0
+    many = 2 * int(launch["processors"]) if launch["processors"] > launch["tasks"] else 0
     most = max(many, most_tasks(kernel, target) * (1 if partial else 2))
     most = min(most, elements(kernel.outer))
     return tuple(1 << n for n in range(most.bit_length()))

@@ -109,7 +109,7 @@ def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> Ints:
     works = [model.work_us(part) for part in kernel.parts]
     each = [w / n for w, n in zip(works, tasks, strict=True) for _ in range(n)]
     total = sum(each)
-    wide = int(max(target.profile.tables["launch"][name] for name in ("tasks", "cores")))
+    wide = int(max(target.profile.tables["launch"][name] for name in ("tasks", "processors")))
     count = 1 if total < least else _power(min(wide, int(total / most), len(each)))
     ends = list(accumulate(each))
     inner = [bisect_left(ends, total * n / count) + 1 for n in range(1, count)]

@@ -113,8 +113,8 @@ def _of_cores(machine: Machine) -> Machine:
     cores = os.cpu_count() or 1
     return (
         machine
-        if cores <= machine.rate("launch", "cores")
-        else with_numbers(machine, "launch", cores=cores)
+        if cores <= machine.rate("launch", "processors")
+        else with_numbers(machine, "launch", processors=cores)
     )
 
 

@@ -30,7 +30,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     to places that are data stays as it is: each task goes through all of them.
     """
     launch = target.profile.tables["launch"]
-    cores = int(launch["cores"])
+    cores = int(launch["processors"])
     written = any(isinstance(s.form, Accumulate) for s in kernel.every)
     if cores <= launch["tasks"] or kernel.tiling is not None or written:
         return chosen

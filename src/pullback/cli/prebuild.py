@@ -21,8 +21,9 @@ from pullback.backends.registry import named
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.compile_file import numbers
 from pullback.cli.programs import programs_of
+from pullback.cli.settings import RunError
 from pullback.config import Options
-from pullback.errors import MALFORMED, RunError, ShapeError, StateError, UnsupportedError
+from pullback.errors import MALFORMED, StateError, UnsupportedError
 from pullback.operations import Operation, read
 from pullback.operations.drawn import drawn
 from pullback.runtime.cache import ObjectCache

@@ -119,5 +119,5 @@ def test_long_rows_of_scores_still_come_in_many() -> None:
         return nn.functional.scaled_dot_product_attention(q, k, v)
 
     rows = 3 << 20 >> 18  # of 2 x 8192 numbers, at most in as many bytes
-    (kernel,) = kernels(attention, (1, 64, 8), (1, 16384, 8), (1, 16384, 8))
-    assert schedule(kernel).tile[-1] >= rows
+    made = kernels(attention, (1, 64, 8), (1, 16384, 8), (1, 16384, 8))
+    assert max(schedule(kernel).tile[-1] for kernel in made) >= rows

@@ -10,7 +10,7 @@ import numpy as np
 
 from llvm_support import FUNCTION, Fenced
 from pullback.backends.base import Code
-from pullback.backends.host.processor import host_target
+from pullback.backends.host.processor import host_target, named_target
 from pullback.backends.llvm.jit import compile_routines
 from pullback.backends.reference.definitions import evaluate
 from pullback.backends.reference.nests import run_routine
@@ -34,6 +34,8 @@ Outer = tuple[int | None, ...]
 HOST = host_target()
 # Its code by the tables of any such processor: where pages are known, products go by price.
 TABLES = HOST.on(chosen(HOST.name)) if any(m.pages for m in HOST.profile.memories) else HOST
+# The processor that the numbers in tests of choices were measured on.
+ZEN5 = named_target("x86-64-v4").on(chosen("zen5"))
 start = named("llvm").start  # the whole schedule that a kernel runs by
 
 

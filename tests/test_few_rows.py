@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from lower_support import HOST, TABLES, agree, kernel, num, stage, start, variable
-from pullback.backends.host.processor import named_target
+from lower_support import HOST, TABLES, ZEN5, agree, kernel, num, stage, start, variable
 from pullback.errors import InvalidIR
 from pullback.fuse import fuse
 from pullback.ir import expr as E
@@ -166,10 +165,9 @@ def test_a_chain_of_products_reads_its_weights_once() -> None:
 
 def test_rows_that_share_their_places_in_the_cache_are_copied() -> None:
     """``1024`` elements apart all rows lie in one set; ``1040`` they do not."""
-    zen5 = named_target("x86-64-v4").on(chosen("zen5"))
     for terms, copies in ((1024, [8 * 1040]), (1040, [])):
         one = product(8, 300, terms, "nt")
-        assert [a.size for a in lower(one, start(one, zen5)).scratch] == copies
+        assert [a.size for a in lower(one, start(one, ZEN5)).scratch] == copies
         routine = lower(one, start(one, HOST))
         agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lower_support import TABLES as HOST
-from lower_support import agree, kernel, num, stage, start, variable
-from pullback.backends.host.processor import named_target
+from lower_support import ZEN5, agree, kernel, num, stage, start, variable
 from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -22,7 +21,6 @@ from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import whole
-from pullback.machine.machine import chosen as machine
 from pullback.schedule.choose import schedule_with
 from pullback.schedule.schedule import Schedule, TileLoops, Way
 from pullback.simplify.graph import simplify_graph
@@ -30,7 +28,6 @@ from pullback.verify.nest import verify_routine
 
 # So little second-level cache that everything is far and is packed.
 SMALL = replace(HOST, l2=1024)
-ZEN5 = named_target("x86-64-v4").on(machine("zen5"))
 SOME = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

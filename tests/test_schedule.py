@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lower_support import HOST, kernel, num, stage, start, variable
+from lower_support import HOST, ZEN5, kernel, num, stage, start, variable
 from pullback.algebra.linear import Linear, coarser, divide, linear, offset
-from pullback.backends.host.processor import named_target
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import int64
@@ -288,7 +287,6 @@ def test_few_dot_products_across_memory(side: int, way: Way, lanes: int) -> None
     """A small picture's 1x1 convolution: along the channels its rows would be gathered. Of 2 x 2
     they are few: 9.6 us by dot products, 21 with a row of the picture in lanes, one Zen 5 core.
     """
-    zen5 = named_target("x86-64-v4").on(chosen("zen5"))
     x, w, y = (
         variable("x", 368, side, side),
         variable("w", 368, 368),
@@ -298,7 +296,7 @@ def test_few_dot_products_across_memory(side: int, way: Way, lanes: int) -> None
         "z", (368, side, side),
         lambda o, i, j, c: E.Mul(read(x, c, i, j), read(w, o, c)), over=(368,),
     )  # fmt: skip
-    step = start(kernel((368,), stage(z, (0,), y)), zen5).steps[0]
+    step = start(kernel((368,), stage(z, (0,), y)), ZEN5).steps[0]
     assert (step.way, step.vector) == (way, lanes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lower_support import HOST, agree, kernel, stage, variable
+from lower_support import HOST, ZEN5, agree, kernel, stage, variable
 from pullback.ir import expr as E
 from pullback.ir.graph import define, read
 from pullback.ir.kernel import Kernel
@@ -33,7 +33,7 @@ def weight(outputs: int, inputs: int, side: int, outer: int) -> Kernel:
 
 def dots(one: Kernel) -> int:
     """The rows of a tile up to which it goes by dot products."""
-    product = choose(one, HOST).steps[0].product
+    product = choose(one, ZEN5).steps[0].product
     assert product is not None
     return product.dots
 
@@ -45,7 +45,7 @@ def test_places_of_a_window_share_a_panel() -> None:
 
 def test_half_a_vector_of_columns_is_no_panel() -> None:
     """The eight outputs are the columns of dot products, four channels at a time."""
-    plan = choose(weight(8, 8, 64, outer=1), HOST)
+    plan = choose(weight(8, 8, 64, outer=1), ZEN5)
     assert plan.steps[0].way is Way.DOTS
     assert plan.tile == (4,)
 

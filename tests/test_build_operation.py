@@ -148,7 +148,7 @@ def test_other_files(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs = []
     for one in operation.inputs:
-        rank = one.expanded(1)
+        rank = one.expanded({"~": 1})
         shape = [sizes[s.text] for s in rank]
         inputs.append(rng.uniform(0.5, 1, [shape[n] for n in one.order or range(len(shape))]))
     stored = [x.astype(np.float32) for x in inputs]

@@ -69,7 +69,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda a: pb.grad(pb.sum(pb.cumulative_prod(a, axis=0)), a),
         (pb.tensor(numbers(90, 200)),),
     ),
-    "sort": (lambda a: pb.sort(a, axis=1), (numbers(60, 400),)),
+    "sort": (lambda a: pb.sort(a, axis=1), (numbers(300, 200),)),
     "gather": (lambda a, p: pb.take(a, p, axis=0) * 2.0, (numbers(40, 33), PLACES)),
 }
 PARALLEL = frozenset(PROGRAMS) - {"running product"}

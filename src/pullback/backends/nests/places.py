@@ -163,7 +163,8 @@ class _Rows:
         self.guards = tuple(dict.fromkeys(conditions))
         self.body = body
         self.prover = Prover(self.guards)
-        self.guard = every(self.guards)  # what stands for them: that a place is one
+        self.condition = every(self.guards)
+        self.guard = self.condition  # what stands for them: that a place is one
         self.changed = False
 
     def made(self) -> Definition:
@@ -238,11 +239,11 @@ class _Rows:
 
     def _place(self, flat: Expr) -> Expr:
         """A row as an index: kept, -1 where the guard does not hold."""
-        if not self.guards:
+        if self.condition is None:
             return (
                 E.Cast(self._kept(E.Cast(flat, int32), "row"), int64) if self._pays(flat) else flat
             )
-        row = If(every(self.guards), flat, E.index(-1))  # type: ignore[arg-type]
+        row = If(self.condition, flat, E.index(-1))
         if not self._pays(row):
             return flat
         at = E.Cast(self._kept(E.Cast(row, int32), "row"), int64)
@@ -288,14 +289,14 @@ class _Rows:
         lo, hi = bounds(index)
         least, most = int32.range()
         kind = int32 if inside or (least <= lo and hi <= most) else int64
-        if inside and self.guards:
-            index = If(every(self.guards), index, E.index(0))  # type: ignore[arg-type]
+        if inside and self.condition is not None:
+            index = If(self.condition, index, E.index(0))
         kept = self._kept(index if kind is int64 else E.Cast(index, kind), "place")
         return kept if kind is int64 else E.Cast(kept, int64)
 
     def _keep_guard(self) -> None:
         """The guard as data, where no place stands for it."""
-        own = every(self.guards)
+        own = self.condition
         plain = own is not None and self.guard is own and self.changed and reads_data(own)
         if plain and own is not None and self._pays(own):
             self.guard = self._kept(own, "inside")

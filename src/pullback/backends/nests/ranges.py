@@ -355,8 +355,9 @@ def _idle(s: Stmt, guard: Expr, known: Values) -> bool:
     if chosen is None or chosen.condition is not guard:
         return False
     if isinstance(s, Check):
-        fits = isinstance(s.extent, E.Const) and isinstance(chosen.otherwise, E.Const)
-        return fits and 0 <= int(chosen.otherwise.value) < int(s.extent.value)  # type: ignore[attr-defined]
+        if not (isinstance(s.extent, E.Const) and isinstance(chosen.otherwise, E.Const)):
+            return False
+        return 0 <= int(chosen.otherwise.value) < int(s.extent.value)
     assert isinstance(s, StoreCombine | Combine)
     return chosen.otherwise is s.combiner.identity(chosen.dtype)
 

@@ -6,7 +6,24 @@ succeed between two launches, whatever of the next one a late worker has already
 
 from __future__ import annotations
 
-POOL = r"""
+SERIAL = r"""; All tasks of a launch in this thread.
+define internal void @serial(ptr %body, ptr %block, i64 %n, ptr %scratch) nounwind {
+entry:
+  br label %test
+test:
+  %i = phi i64 [ 0, %entry ], [ %i1, %do ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %do, label %out
+do:
+  call void %body(ptr %block, i64 %i, ptr %scratch)
+  %i1 = add i64 %i, 1
+  br label %test
+out:
+  ret void
+}
+"""
+POOL = (
+    r"""
 ; One worker: {pool, number}. It spins for a while, then sleeps on the epoch.
 define ptr @pb_worker(ptr %self) nounwind {
 entry:
@@ -102,22 +119,9 @@ out:
   ret ptr null
 }
 
-; All tasks of a launch in this thread.
-define internal void @serial(ptr %body, ptr %block, i64 %n, ptr %scratch) nounwind {
-entry:
-  br label %test
-test:
-  %i = phi i64 [ 0, %entry ], [ %i1, %do ]
-  %more = icmp slt i64 %i, %n
-  br i1 %more, label %do, label %out
-do:
-  call void %body(ptr %block, i64 %i, ptr %scratch)
-  %i1 = add i64 %i, 1
-  br label %test
-out:
-  ret void
-}
-
+"""
+    + SERIAL
+    + r"""
 ; All tasks of a launch, shared with whoever is awake of the first `limit` threads. False: the pool
 ; is used by another thread.
 define internal i1 @parallel(
@@ -219,3 +223,4 @@ entry:
   ret void
 }
 """
+)

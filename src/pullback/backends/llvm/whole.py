@@ -18,6 +18,7 @@ import numpy as np
 from pullback.backends.base import Code, Image, Job, Part, lined
 from pullback.backends.host.engine import portable_object
 from pullback.backends.host.lines import LINE, NEEDS, Lines
+from pullback.backends.host.native_pool import SERIAL
 from pullback.backends.host.processor import named_target, processor
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.loops.backend import Loops, stored
@@ -36,23 +37,6 @@ ANY = "x86-64"  # what no kernel needs runs on any processor
 LIBRARY = """\
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
-"""
-# All tasks of a kernel.
-SERIAL = """\
-define internal void @pb_serial(ptr %body, ptr %block, i64 %tasks, ptr %scratch) nounwind {
-entry:
-  br label %test
-test:
-  %task = phi i64 [0, %entry], [%next, %do]
-  %more = icmp slt i64 %task, %tasks
-  br i1 %more, label %do, label %end
-do:
-  call void %body(ptr %block, i64 %task, ptr %scratch)
-  %next = add i64 %task, 1
-  br label %test
-end:
-  ret void
-}
 """
 
 
@@ -272,7 +256,7 @@ class _Program:
         self.words = max(self.words, len(words))
         self.stored(words)
         given = f"ptr @{facts.symbol}_body, ptr %.block, i64 {facts.tasks}, ptr %.scratch"
-        self.b.emit(f"call void @pb_serial({given})")
+        self.b.emit(f"call void @serial({given})")
         if facts.finish:
             self.b.emit(f"call void @{facts.symbol}_finish(ptr %.block, i64 0, ptr %.scratch)")
         if facts.sites:

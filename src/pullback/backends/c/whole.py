@@ -21,7 +21,7 @@ from pullback.backends.base import Code, Image, Job, Part, Work, lined
 from pullback.backends.c.compiler import compiler, crossing
 from pullback.backends.c.emit import INDENT, emit_routine
 from pullback.backends.c.language import C11, Passed, computed, stored
-from pullback.backends.loops.backend import Loops
+from pullback.backends.loops.backend import Loops, launched
 from pullback.backends.loops.backend import stored as facts_of
 from pullback.errors import UnsupportedError
 from pullback.ir import nest as N
@@ -342,12 +342,9 @@ class _Program:
 
     def launch(self, item: Launch) -> None:
         """One kernel, part by part: tasks of each are independent."""
-        call, plan = self.image.calls[item.kernel], self.image.plan
-        number, self.order = self.order, self.order + 1
-        shared = plan.shared[number]
-        for part in call.parts:
+        for part, shared in launched(self.image, item, self.order):
             self.part(part, shared)
-            shared += part.shared_bytes
+        self.order += 1
 
     def part(self, part: Part, shared: int) -> None:
         facts = part.code.stored

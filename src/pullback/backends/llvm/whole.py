@@ -21,7 +21,7 @@ from pullback.backends.host.lines import LINE, NEEDS, Lines
 from pullback.backends.host.native_pool import SERIAL
 from pullback.backends.host.processor import named_target, processor
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.loops.backend import Loops, stored
+from pullback.backends.loops.backend import Loops, launched, stored
 from pullback.backends.loops.key import routine_key
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim
@@ -237,12 +237,9 @@ class _Program:
 
     def launch(self, item: Launch) -> None:
         """One kernel, part by part: tasks of each are independent."""
-        call, plan = self.image.calls[item.kernel], self.image.plan
-        number, self.order = self.order, self.order + 1
-        shared = plan.shared[number]
-        for part in call.parts:
+        for part, shared in launched(self.image, item, self.order):
             self.part(part, shared)
-            shared += part.shared_bytes
+        self.order += 1
 
     def part(self, part: Part, shared: int) -> None:
         facts = part.code.stored

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
+from pullback.backends.base import Code, Compiler, Image, Job, Part, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.columns import columns
 from pullback.backends.nests.cores import for_cores
@@ -22,6 +22,7 @@ from pullback.config import Options
 from pullback.cost.price import Price
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
+from pullback.ir.program import Launch
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.inplace import in_place
@@ -103,6 +104,14 @@ class Loops(Compiler):
             yield routine
             report.lap("emit")
         report.stage("lower", f"{len(made)} routines")
+
+
+def launched(image: Image, item: Launch, number: int) -> Iterator[tuple[Part, int]]:
+    """The parts of the n-th launch of an image, each with where what its tasks share begins."""
+    shared = image.plan.shared[number]
+    for part in image.calls[item.kernel].parts:
+        yield part, shared
+        shared += part.shared_bytes
 
 
 def stored(routine: Routine, key: str, symbol: str = "") -> Stored:

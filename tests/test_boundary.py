@@ -135,7 +135,7 @@ def test_prepare_is_asked_before_fusion(use: Any) -> None:
     class Preparing(LLVM):
         name = "preparing"
 
-        def prepare(self, graph: Graph) -> Graph:
+        def prepare(self, graph: Graph, target: Target) -> Graph:
             seen.append(graph)
             return Graph(graph.assigns)
 
@@ -147,7 +147,7 @@ def test_what_is_prepared_is_what_runs(use: Any) -> None:
     class Ones(LLVM):
         name = "ones"
 
-        def prepare(self, graph: Graph) -> Graph:
+        def prepare(self, graph: Graph, target: Target) -> Graph:
             one = define("one", (6,), lambda _: const(1.0, float32))
             return Graph(tuple((target, one) for target, _ in graph.assigns))
 
@@ -158,7 +158,7 @@ def test_what_prepare_breaks_is_told(use: Any) -> None:
     class Breaking(LLVM):
         name = "breaking"
 
-        def prepare(self, graph: Graph) -> Graph:
+        def prepare(self, graph: Graph, target: Target) -> Graph:
             (target, _), *_ = graph.assigns
             return Graph(((target, Variable("other", (2,), target.dtype)),))
 

@@ -75,7 +75,7 @@ from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 
 Build = Callable[[list[list[Kernel]]], tuple[Image, Start]]
-Prepare = Callable[[Graph], Graph]
+Prepare = Callable[[Graph, Target], Graph]
 
 
 def begin(options: Options) -> None:
@@ -351,7 +351,7 @@ def fuse_graph(
     verify_graph(simple, "simplify", proofs)
     report.text(2, "simplified-graph", lambda: show(simple))
     report.lap("verify")
-    if prepare is not None and (prepared := prepare(simple)) is not simple:
+    if prepare is not None and (prepared := prepare(simple, target)) is not simple:
         verify_graph(prepared, "prepare", proofs)
         simple = prepared
     kernels = fuse(simple, target, rules=rules)

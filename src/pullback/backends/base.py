@@ -284,8 +284,8 @@ class Compiler(Explained, Protocol):
     def machine(self, options: Options) -> Target:
         """What kernels are fused and scheduled for. Raises: OptionError, UnsupportedError."""
 
-    def prepare(self, graph: Graph) -> Graph:
-        """A simplified graph as this backend wants it fused."""
+    def prepare(self, graph: Graph, target: Target) -> Graph:
+        """A simplified graph as this backend wants it fused for a machine."""
         return graph
 
     def refuses(self, kernel: Kernel) -> Refusal | None:

@@ -67,6 +67,10 @@ TABLES: Mapping[str, str] = MappingProxyType(
         # Sizes of large products, as libraries of linear algebra have them of each processor, and
         # rates of what else runs in tiles.
         "block": "rows columns terms run ahead own dots dot_columns gathered",
+        # Places that are data: an element read or written `alone` at its place, with arithmetic
+        # of it; one of `neighbour`s in lanes; one of a copy that is `turned`, of what is `kept`
+        # and read again; an `operation` on places; a `kernel` more.
+        "places": "alone neighbour turned kept operation kernel",
         # What tiles keep in caches: shares of them, and what more of it costs.
         "held": "close near far most beyond strip",
     }

@@ -20,6 +20,7 @@ from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
 from pullback.cost.price import Price
+from pullback.ir.graph import Graph
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Launch
@@ -43,7 +44,9 @@ class Loops(Compiler):
         """The processor that this process runs on, or less of it."""
         return chosen_target(options.target, options.machine)
 
-    prepare = staticmethod(with_places)
+    def prepare(self, graph: Graph, target: Target) -> Graph:
+        """Indices that are data in rows."""
+        return with_places(graph, target.profile)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code of each kernel; nests are made as they are asked for."""

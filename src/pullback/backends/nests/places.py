@@ -12,8 +12,9 @@ before what does not depend on it. Each where it costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from pullback.algebra.bounds import Prover, bounds
@@ -44,44 +45,42 @@ from pullback.ir.graph import (
     substitute,
 )
 from pullback.ir.node import walk
+from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, simplify_graph
 from pullback.simplify.guards import conjuncts, every, reads_data
 from pullback.simplify.product import Quotient
 from pullback.simplify.rules import simplify
 
-# Nanoseconds, one Zen 3 thread: an element read or written alone at a place that is data, with the
-# arithmetic of its index; an element of a copy that turns an axis; a launch.
-ALONE = 4.0
-GATHERED = 0.6  # one of neighbours in lanes: a row that is found by its number
-TURNED = 0.9
-KEPT = 0.15  # an element written and read again
-LAUNCH = 300.0
-OPERATION = 0.5  # one of the arithmetic of places, which runs in no lanes
 SMALL = 8  # of an axis that shares lanes with others
 LANES = 4  # elements along an axis from which it is worth being the innermost
 
+Prices = Mapping[str, float]  # nanoseconds, by the names of [places]
 
-def with_places(graph: Graph) -> Graph:
-    """`graph` with what is read and written at data in rows; itself where nothing is."""
+
+def with_places(graph: Graph, machine: Machine) -> Graph:
+    """`graph` with what is read and written at data in rows, by the prices of [places] of a
+    machine; itself where nothing is.
+    """
     order = graph.definitions
     if not any(map(is_data, order)):
         return graph
+    finished = partial(_finished, machine.tables["places"])
     sources, known, changed = Sources({}), Known(), False
     for d in order:
         own = sources.of(d)
-        fresh = segmented(own, known, _finished)
+        fresh = segmented(own, known, finished)
         if fresh is own:
-            fresh = _finished(own)
+            fresh = finished(own)
         changed |= fresh is not own
         sources.mapping[d] = fresh
     return simplify_graph(graph.of(sources.mapping)) if changed else graph
 
 
-def _finished(d: Definition) -> Definition:
-    return in_rows(_shared(presummed(selected(d), _finished)))
+def _finished(ns: Prices, d: Definition) -> Definition:
+    return in_rows(ns, _shared(ns, presummed(selected(d), partial(_finished, ns))))
 
 
-def _shared(d: Definition) -> Definition:
+def _shared(ns: Prices, d: Definition) -> Definition:
     """A sum of products whose factors that read at data are kept, where axes are not theirs.
 
     ``w[o, c] = sum[e](d[e, o] * x[src[e], c])  ->  u[e, c] = x[src[e], c]; .. d[e, o] * u[e, c]``
@@ -96,15 +95,15 @@ def _shared(d: Definition) -> Definition:
         count = prod(E.upper(d.extents[n]) for n in own)
         again = points(d) // max(count, 1)
         gathers = [t for t in takes((factor,)) if t.is_data]
-        saved = len(gathers) * (again - 1) * GATHERED - KEPT
-        if not gathers or count * saved < LAUNCH:
+        saved = len(gathers) * (again - 1) * ns["neighbour"] - ns["kept"]
+        if not gathers or count * saved < ns["kernel"]:
             continue
         shape = tuple(d.extents[n] for n in own)
         moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(own)}
         body = simplify(substitute(factor, moves))
         name = f"{d.name}_factor"
         stored = Definition(name, shape, body, keep=Keep.ALWAYS, origin=d.origin)
-        kept[factor] = read(_finished(stored), *(d.axes[n] for n in own))
+        kept[factor] = read(_finished(ns, stored), *(d.axes[n] for n in own))
     if not kept:
         return d
     quotient = Quotient.of(d.body)
@@ -112,12 +111,12 @@ def _shared(d: Definition) -> Definition:
     return replace(d, body=simplify(replace(quotient, above=above).expression()))
 
 
-def in_rows(d: Definition) -> Definition:
+def in_rows(ns: Prices, d: Definition) -> Definition:
     """`d` with the axis that its indices leave alone innermost, in lanes."""
     if not whole(d) or not is_data(d) or d.keep is Keep.NEVER:
         return d
     lane = _lane(d)
-    return d if lane is None else _Rows(d, lane).made()
+    return d if lane is None else _Rows(ns, d, lane).made()
 
 
 def _lane(d: Definition) -> Axis | None:
@@ -147,7 +146,8 @@ def _arithmetic(e: Expr) -> int:
 class _Rows:
     """One definition, rewritten around an axis that runs in lanes."""
 
-    def __init__(self, d: Definition, lane: Axis) -> None:
+    def __init__(self, ns: Prices, d: Definition, lane: Axis) -> None:
+        self.ns = ns
         self.d = d
         self.lane = lane
         self.nothing: Expr = E.const(0, d.dtype)
@@ -221,7 +221,8 @@ class _Rows:
     def _pays(self, e: Expr, most: int = 1) -> bool:
         """Whether an expression of places is better kept than made `most` times a point."""
         count = prod(E.upper(self.d.extents[n]) for n in e.axes)
-        return bool(e.axes) and count * (_arithmetic(e) * OPERATION * most - KEPT) > LAUNCH
+        saved = _arithmetic(e) * most * self.ns["operation"] - self.ns["kept"]
+        return bool(e.axes) and count * saved > self.ns["kernel"]
 
     def _flat(self, indices: tuple[Expr, ...], shape: tuple[E.Extent, ...]) -> Expr | None:
         """Places but the lane's as one number, where all are proved to lie inside."""
@@ -279,7 +280,8 @@ class _Rows:
 
     def _worth(self, shape: tuple[E.Extent, ...]) -> bool:
         """Whether to turn an axis of so many elements costs less than to read them alone."""
-        return points(self.d) * ALONE > elements(shape) * TURNED + LAUNCH
+        turned = elements(shape) * self.ns["turned"] + self.ns["kernel"]
+        return points(self.d) * self.ns["alone"] > turned
 
     def _index(self, index: Expr, extent: E.Extent) -> Expr:
         """An index that is data by arithmetic, kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from datetime import timedelta
 from typing import Any
 
@@ -27,9 +28,12 @@ class Gloo:
         self._torch, self._dist = _engine()
         self._timeout = timeout
         span = timedelta(seconds=timeout)
-        if not self._dist.is_initialized():
+        first = not self._dist.is_initialized()
+        if first:
             self._dist.init_process_group("gloo", timeout=span)
         self._group = self._dist.new_group(backend="gloo", timeout=span)
+        # PyTorch's threads that still run at the end of a process abort it.
+        atexit.register(self._destroy, None if first else self._group)
         self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 
     def natives(self, kind: str, x: Kind, y: Kind) -> None:
@@ -68,6 +72,11 @@ class Gloo:
         abort = getattr(self._group, "abort", None)
         if callable(abort):
             abort()
+
+    def _destroy(self, group: Any) -> None:
+        """The threads of the group end; with None those of all groups of PyTorch."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group(group)
 
 
 def _engine() -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ def folded(node: Expr) -> Expr:
 
 
 def less(left: Expr, right: Expr) -> Expr:
-    """``0 <= high``, where ``right - left - 1 = step * high + low``; ``x // c < n`` is ``x < c n``."""
+    """``0 <= high``, where ``right - left - 1 = step * high + low``; a quotient times `c` first."""
     if isinstance(right, E.Const) and isinstance(left, E.FloorDiv) and (by := E.divisor(left)):
         return less(left.left, index(by * int(right.value)))
     gap = linear(right).minus(linear(left)).shifted(-1)

@@ -80,8 +80,9 @@ def test_panels_that_all_rows_share() -> None:
 def test_terms_that_lie_apart_go_in_blocks() -> None:
     """512 x 512 of 512 terms, the left operand by columns: 3.43 ms in blocks of 128, 3.89 whole."""
     one = drawn(lambda a, b: a.T @ b, (512, 512), (512, 512))
-    _, loops = chosen_by(one)
+    made, loops = chosen_by(one)
     assert (loops.right, loops.terms) == (Right.BLOCKS, 128)
+    assert made.tile == (256, 512), "no tile is better, where blocks cost what they are priced"
 
 
 def test_tasks_of_all_rows_have_wide_tiles() -> None:

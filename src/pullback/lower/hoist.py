@@ -45,7 +45,7 @@ def hoisted(context: Context, loop: For) -> Stmts:
         return [loop]
     own, written = _own(loop)
     values = [e for s in loop.body if not isinstance(s, Check) for e in roots(s)]
-    always = set(reach(values, evaluated))
+    always = {*reach(values, evaluated), *_harmless(values)}
     steady = _steady(values, own, written)
     chosen = _largest(values, steady, always)
     checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
@@ -114,3 +114,16 @@ def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[E
         return () if worth(node) else node.children
 
     return [n for n in reach(values, below) if isinstance(n, Expr) and worth(n)]
+
+
+def _harmless(values: list[Expr]) -> set[Node]:
+    """Nodes that may be computed where nobody asks for them: all that they read is there."""
+    harmless: set[Node] = set()
+    for node in walk(values):
+        if isinstance(node, Load):
+            lo, hi = linear(node.offset).range()
+            if lo < 0 or hi >= node.array.size:
+                continue
+        if harmless.issuperset(node.children):
+            harmless.add(node)
+    return harmless

@@ -12,7 +12,7 @@ before what does not depend on it. Each where it costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -64,7 +64,8 @@ def with_places(graph: Graph, machine: Machine) -> Graph:
     order = graph.definitions
     if not any(map(is_data, order)):
         return graph
-    finished = partial(_finished, machine.tables["places"])
+    ns = machine.tables["places"]
+    finished = partial(_finished, ns)
     sources, known, changed = Sources({}), Known(), False
     for d in order:
         own = sources.of(d)
@@ -73,7 +74,21 @@ def with_places(graph: Graph, machine: Machine) -> Graph:
             fresh = finished(own)
         changed |= fresh is not own
         sources.mapping[d] = fresh
-    return simplify_graph(graph.of(sources.mapping)) if changed else graph
+    rewritten = simplify_graph(graph.of(sources.mapping)) if changed else graph
+    return _with_factors(ns, rewritten)
+
+
+def _with_factors(ns: Prices, graph: Graph) -> Graph:
+    """`graph` with the maps stored whose reads at data a sum of products would repeat."""
+    order = graph.definitions
+    again = {source for d in order for source in _read_again(ns, d)}
+    if not again:
+        return graph
+    sources = Sources({})
+    for d in order:
+        own = sources.of(d)
+        sources.mapping[d] = replace(own, keep=Keep.ALWAYS) if d in again else own
+    return graph.of(sources.mapping)
 
 
 def _finished(ns: Prices, d: Definition) -> Definition:
@@ -91,12 +106,8 @@ def _shared(ns: Prices, d: Definition) -> Definition:
         return d
     kept: dict[Expr, Expr] = {}
     for factor in Quotient.of(d.body).above:
-        own = sorted(factor.axes)
-        count = prod(E.upper(d.extents[n]) for n in own)
-        again = points(d) // max(count, 1)
-        gathers = [t for t in takes((factor,)) if t.is_data]
-        saved = len(gathers) * (again - 1) * ns["neighbour"] - ns["kept"]
-        if not gathers or count * saved < ns["kernel"]:
+        own = _by_place(factor)
+        if not _repeats(ns, d, factor, [t for t in takes((factor,)) if t.is_data]):
             continue
         shape = tuple(d.extents[n] for n in own)
         moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(own)}
@@ -109,6 +120,43 @@ def _shared(ns: Prices, d: Definition) -> Definition:
     quotient = Quotient.of(d.body)
     above = tuple(kept.get(f, f) for f in quotient.above)
     return replace(d, body=simplify(replace(quotient, above=above).expression()))
+
+
+def _repeats(ns: Prices, d: Definition, factor: Expr, gathers: list[Take]) -> bool:
+    """Whether reads at data in a factor are better made once than at every point of a sum."""
+    count = prod(E.upper(d.extents[n]) for n in factor.axes)
+    again = points(d) // max(count, 1)
+    saved = len(gathers) * (again - 1) * ns["neighbour"] - ns["kept"]
+    return bool(gathers) and count * saved >= ns["kernel"]
+
+
+def _read_again(ns: Prices, d: Definition) -> Iterator[Definition]:
+    """The maps among the factors of a sum of products whose own reads at data it would repeat."""
+    if not isinstance(d.form, Reduce) or not isinstance(d.body, E.Mul) or not whole(d):
+        return
+    for factor in Quotient.of(d.body).above:
+        source = factor.source if isinstance(factor, Take) and not factor.is_data else None
+        if not isinstance(source, Definition) or not isinstance(source.form, Map):
+            continue
+        if source.keep is Keep.AUTO and _repeats(ns, d, factor, list(_gathered(source))):
+            yield source
+
+
+def _gathered(d: Definition) -> Iterator[Take]:
+    """Reads at data of a map, and of maps that may be written into it."""
+    for take in d.reads:
+        source = take.source
+        if take.is_data:
+            yield take
+        elif isinstance(source, Definition) and isinstance(source.form, Map):
+            if source.keep is not Keep.ALWAYS:
+                yield from _gathered(source)
+
+
+def _by_place(e: Expr) -> list[int]:
+    """The axes of `e`: those that say where data is read first, so that lanes are the others."""
+    named = frozenset[int]().union(*(i.axes for t in takes((e,)) for i in t.indices if reads_data(i)))
+    return sorted(e.axes, key=lambda n: (n not in named, n))
 
 
 def in_rows(ns: Prices, d: Definition) -> Definition:

@@ -21,6 +21,7 @@ from pullback.ir.dtype import int32, int64
 from pullback.ir.expr import Axis, Expr, If
 from pullback.ir.graph import (
     MIN,
+    SUM,
     Accumulate,
     Definition,
     Map,
@@ -32,6 +33,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import walk
 from pullback.simplify.guards import conjuncts, every, reads_data
+from pullback.simplify.product import Quotient
 from pullback.simplify.rules import simplify
 
 # A point of an accumulating write takes as long as so many of a reduction, which run in lanes:
@@ -238,18 +240,31 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     nothing = form.combiner.identity(body.dtype)
     if isinstance(body, If) and body.condition.axes <= named and body.otherwise is nothing:
         condition, body = substitute(body.condition, moves), body.then
+    moved = simplify(substitute(d.body if condition is None else body, moves))
+    outside, inside = _apart(moved, form, frozenset(range(len(kept), len(moves))))
     inner = replace(
         d,
         name=f"{d.name}_part",
         shape=shape,
-        body=simplify(substitute(d.body, moves)),
+        body=inside,
         form=Reduce(form.combiner, over),
     )
     value: Expr = read(finish(inner), *E.axes(shape))
+    value = value if outside is None else E.Mul(value, outside)
     if condition is not None:
         value = If(condition, value, nothing)
     at = tuple(substitute(i, moves) for i in form.at)
     return replace(d, body=value, form=Accumulate(form.combiner, shape, at))
+
+
+def _apart(body: Expr, form: Accumulate, summed: frozenset[int]) -> tuple[Expr | None, Expr]:
+    """What leaves a sum over axes, if anything: ``w[e] * x[e, k] -> w[e], x[e, k]``"""
+    if form.combiner is not SUM or not body.dtype.is_float or not isinstance(body, E.Mul):
+        return None, body
+    outside, inside = Quotient.of(body).split(summed)
+    if outside.trivial or inside.trivial:
+        return None, body
+    return outside.expression(), inside.expression()
 
 
 def is_data(d: Definition) -> bool:

@@ -12,7 +12,7 @@ before what does not depend on it. Each where it costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -26,7 +26,8 @@ from pullback.backends.nests.segments import (
     selected,
     whole,
 )
-from pullback.cost.facts import FLOPS, elements, points
+from pullback.backends.nests.views import Prices, arithmetic, kept, with_views
+from pullback.cost.facts import elements, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
 from pullback.ir.expr import Axis, Expr, If, Take, takes
@@ -44,7 +45,6 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
 )
-from pullback.ir.node import walk
 from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, simplify_graph
 from pullback.simplify.guards import conjuncts, every, reads_data
@@ -54,17 +54,16 @@ from pullback.simplify.rules import simplify
 SMALL = 8  # of an axis that shares lanes with others
 LANES = 4  # elements along an axis from which it is worth being the innermost
 
-Prices = Mapping[str, float]  # nanoseconds, by the names of [places]
-
 
 def with_places(graph: Graph, machine: Machine) -> Graph:
     """`graph` with what is read and written at data in rows, by the prices of [places] of a
     machine; itself where nothing is.
     """
+    ns = machine.tables["places"]
+    graph = with_views(graph, ns)
     order = graph.definitions
     if not any(map(is_data, order)):
         return graph
-    ns = machine.tables["places"]
     finished = partial(_finished, ns)
     sources, known, changed = Sources({}), Known(), False
     for d in order:
@@ -92,7 +91,7 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 
 def _finished(ns: Prices, d: Definition) -> Definition:
-    return in_rows(ns, _shared(ns, presummed(selected(d), partial(_finished, ns))))
+    return in_rows(ns, _shared(ns, kept(ns, presummed(selected(d), partial(_finished, ns)))))
 
 
 def _shared(ns: Prices, d: Definition) -> Definition:
@@ -148,14 +147,17 @@ def _gathered(d: Definition) -> Iterator[Take]:
         source = take.source
         if take.is_data:
             yield take
-        elif isinstance(source, Definition) and isinstance(source.form, Map):
-            if source.keep is not Keep.ALWAYS:
-                yield from _gathered(source)
+            continue
+        free = isinstance(source, Definition) and source.keep is not Keep.ALWAYS
+        if isinstance(source, Definition) and free and isinstance(source.form, Map):
+            yield from _gathered(source)
 
 
 def _by_place(e: Expr) -> list[int]:
     """The axes of `e`: those that say where data is read first, so that lanes are the others."""
-    named = frozenset[int]().union(*(i.axes for t in takes((e,)) for i in t.indices if reads_data(i)))
+    named = frozenset[int]().union(
+        *(i.axes for t in takes((e,)) for i in t.indices if reads_data(i))
+    )
     return sorted(e.axes, key=lambda n: (n not in named, n))
 
 
@@ -183,12 +185,6 @@ def _stands_alone(axis: Axis, indices: tuple[Expr, ...]) -> bool:
     """Whether an axis is one index, and nowhere in the others."""
     uses = [i for i in indices if axis.number in i.axes]
     return not uses or (len(uses) == 1 and uses[0] is axis)
-
-
-def _arithmetic(e: Expr) -> int:
-    """The operations of an expression, reads not counted."""
-    own = [n for n in walk(e) if isinstance(n, Expr) and n.children]
-    return sum(FLOPS.get(type(n), 1) for n in own if not isinstance(n, Take | E.Cast))
 
 
 class _Rows:
@@ -269,7 +265,7 @@ class _Rows:
     def _pays(self, e: Expr, most: int = 1) -> bool:
         """Whether an expression of places is better kept than made `most` times a point."""
         count = prod(E.upper(self.d.extents[n]) for n in e.axes)
-        saved = _arithmetic(e) * most * self.ns["operation"] - self.ns["kept"]
+        saved = arithmetic(e) * most * self.ns["operation"] - self.ns["kept"]
         return bool(e.axes) and count * saved > self.ns["kernel"]
 
     def _flat(self, indices: tuple[Expr, ...], shape: tuple[E.Extent, ...]) -> Expr | None:

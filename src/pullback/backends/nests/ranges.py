@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from pullback.algebra.bounds import Intervals
 from pullback.algebra.linear import Linear, linear
+from pullback.backends.nests.steady import steadied
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int32, int64, uint32
 from pullback.ir.expr import Expr, evaluated, index
@@ -50,7 +51,7 @@ from pullback.simplify.guards import conjuncts
 
 def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
     """The nest of a kernel, its loops between the bounds that guards over data leave."""
-    return ranged(lower(kernel, schedule, marks=marks))
+    return steadied(ranged(lower(kernel, schedule, marks=marks)))
 
 
 def ranged(routine: Routine) -> Routine:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 
-from pullback.algebra.bounds import Prover
+from pullback.algebra.bounds import DIVIDED, Prover
 from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
@@ -231,7 +231,7 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     named = frozenset().union(*(i.axes for i in form.at))
     rest = [n for n in range(len(form.domain)) if n not in named and form.domain[n] != 1]
     kept = [n for n in range(len(form.domain)) if n not in rest]
-    if not rest or not any(map(reads_data, form.at)) or d.body.axes.isdisjoint(rest):
+    if not rest or not any(map(_looked_up, form.at)) or d.body.axes.isdisjoint(rest):
         return d
     moves: Moves = {n: Axis(k, form.domain[n]) for k, n in enumerate([*kept, *rest])}
     shape = tuple(form.domain[n] for n in kept)
@@ -267,9 +267,14 @@ def _apart(body: Expr, form: Accumulate, summed: frozenset[int]) -> tuple[Expr |
     return outside.expression(), inside.expression()
 
 
+def _looked_up(index: Expr) -> bool:
+    """Whether an index is data, or a quotient."""
+    return any(isinstance(n, DIVIDED) or E.is_data(n) for n in walk(index))
+
+
 def is_data(d: Definition) -> bool:
     """Whether it reads or writes where data says."""
-    writes = isinstance(d.form, Accumulate) and any(map(reads_data, d.form.at))
+    writes = isinstance(d.form, Accumulate) and any(map(_looked_up, d.form.at))
     return writes or any(t.is_data for t in d.reads) or _asks(d)
 
 

@@ -20,6 +20,7 @@ from math import prod
 from pullback.algebra.bounds import Prover, bounds
 from pullback.backends.nests.segments import (
     Known,
+    apart,
     is_data,
     presummed,
     segmented,
@@ -91,7 +92,8 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 
 def _finished(ns: Prices, d: Definition) -> Definition:
-    return in_rows(ns, _shared(ns, kept(ns, presummed(selected(d), partial(_finished, ns)))))
+    again = partial(_finished, ns)
+    return in_rows(ns, _shared(ns, kept(ns, apart(presummed(selected(d), again), again))))
 
 
 def _shared(ns: Prices, d: Definition) -> Definition:

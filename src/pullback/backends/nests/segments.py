@@ -18,7 +18,7 @@ from pullback.algebra.bounds import DIVIDED, Prover
 from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
-from pullback.ir.expr import Axis, Expr, If
+from pullback.ir.expr import Axis, Expr, If, takes
 from pullback.ir.graph import (
     MIN,
     SUM,
@@ -241,7 +241,11 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     if isinstance(body, If) and body.condition.axes <= named and body.otherwise is nothing:
         condition, body = substitute(body.condition, moves), body.then
     moved = simplify(substitute(d.body if condition is None else body, moves))
-    outside, inside = _apart(moved, form, frozenset(range(len(kept), len(moves))))
+    outside, inside = _apart(moved, frozenset(range(len(kept), len(moves))))
+    if form.combiner is not SUM and outside is not None:
+        outside, inside = None, moved
+    if condition is not None and any(t.is_data for t in takes((inside,))):
+        inside = If(condition, inside, nothing)
     inner = replace(
         d,
         name=f"{d.name}_part",
@@ -257,14 +261,42 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     return replace(d, body=value, form=Accumulate(form.combiner, shape, at))
 
 
-def _apart(body: Expr, form: Accumulate, summed: frozenset[int]) -> tuple[Expr | None, Expr]:
+def apart(d: Definition, finish: Finish) -> Definition:
+    """A sum without the factors, and the guard, that do not depend on what is summed.
+
+    ``s[e] = sum[j](key[e] is inside ? x[e, j] / z[key[e]] : 0)
+    ->  t[e] = sum[j](key[e] is inside ? x[e, j] : 0)
+        s[e] = key[e] is inside ? t[e] / z[key[e]] : 0``
+    """
+    form, body, condition = d.form, d.body, None
+    if not isinstance(form, Reduce) or form.combiner is not SUM or not whole(d) or not d.shape:
+        return d
+    nothing = SUM.identity(body.dtype)
+    summed = frozenset(range(len(d.shape), len(d.extents)))
+    if (
+        isinstance(body, If)
+        and body.otherwise is nothing
+        and body.condition.axes.isdisjoint(summed)
+    ):
+        condition, body = body.condition, body.then
+    outside, inside = _apart(body, summed)
+    if outside is None or not any(t.is_data for t in takes((outside,))):
+        return d
+    inside = inside if condition is None else If(condition, inside, nothing)
+    inner = replace(d, name=f"{d.name}_part", body=inside)
+    value: Expr = E.Mul(read(finish(inner), *d.axes[: len(d.shape)]), outside)
+    value = value if condition is None else If(condition, value, nothing)
+    return replace(d, body=simplify(value), form=Map())
+
+
+def _apart(body: Expr, summed: frozenset[int]) -> tuple[Expr | None, Expr]:
     """What leaves a sum over axes, if anything: ``w[e] * x[e, k] -> w[e], x[e, k]``"""
-    if form.combiner is not SUM or not body.dtype.is_float or not isinstance(body, E.Mul):
+    if not body.dtype.is_float or not isinstance(body, E.Mul | E.Div):
         return None, body
     outside, inside = Quotient.of(body).split(summed)
     if outside.trivial or inside.trivial:
         return None, body
-    return outside.expression(), inside.expression()
+    return simplify(outside.expression()), simplify(inside.expression())
 
 
 def _looked_up(index: Expr) -> bool:

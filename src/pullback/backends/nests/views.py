@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from pullback.algebra.bounds import DIVIDED
+from pullback.algebra.bounds import DIVIDED, in_bounds
 from pullback.backends.nests.segments import whole
 from pullback.cost.facts import FLOPS, elements, points
 from pullback.ir import expr as E
@@ -111,6 +111,8 @@ def _boxed(ns: Prices, d: Definition) -> tuple[Definition, list[Expr]] | None:
         return moves.get(node.number) if isinstance(node, Axis) else None
 
     body = simplify(E.rewritten(d.body, change, memo))
+    if not all(all(in_bounds(t)) for t in takes((body,))):
+        return None
     return replace(d, name=f"{d.name}_box", shape=tuple(shape), body=body), at
 
 
@@ -188,7 +190,8 @@ def kept(ns: Prices, d: Definition) -> Definition:
 
 
 def _divided(take: Take) -> bool:
-    return any(map(_divides, take.indices))
+    """Whether indices divide, and lie inside without any guard."""
+    return any(map(_divides, take.indices)) and all(in_bounds(take))
 
 
 def _count(d: Definition, e: Expr) -> int:
@@ -209,6 +212,8 @@ def _alone(ns: Prices, d: Definition, node: Node, lane: int) -> bool:
         return False
     asks = node.dtype in (bool_, int64) and not any(takes(node))
     if not asks and not (isinstance(node, Take) and not node.is_data):
+        return False
+    if isinstance(node, Take) and not all(in_bounds(node)):
         return False
     inner = node.children if isinstance(node, Take) else (node,)
     if not any(isinstance(n, DIVIDED) and lane in n.axes for n in walk(inner)):

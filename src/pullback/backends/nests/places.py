@@ -12,12 +12,13 @@ before what does not depend on it. Each where it costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 from pullback.algebra.bounds import Prover, bounds
+from pullback.backends.nests.orders import ordered
 from pullback.backends.nests.segments import (
     Known,
     apart,
@@ -42,6 +43,7 @@ from pullback.ir.graph import (
     Map,
     Moves,
     Reduce,
+    Value,
     read,
     replace_reads,
     substitute,
@@ -75,7 +77,9 @@ def with_places(graph: Graph, machine: Machine) -> Graph:
         changed |= fresh is not own
         sources.mapping[d] = fresh
     rewritten = simplify_graph(graph.of(sources.mapping)) if changed else graph
-    return _with_factors(ns, rewritten)
+    stored = _with_factors(ns, rewritten)
+    wide = _with_lanes(stored)
+    return stored if wide is stored else simplify_graph(wide)
 
 
 def _with_factors(ns: Prices, graph: Graph) -> Graph:
@@ -93,7 +97,9 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 def _finished(ns: Prices, d: Definition) -> Definition:
     again = partial(_finished, ns)
-    return in_rows(ns, _shared(ns, kept(ns, apart(presummed(selected(d), again), again))))
+    return in_rows(
+        ns, ordered(ns, _shared(ns, kept(ns, apart(presummed(selected(d), again), again))))
+    )
 
 
 def _shared(ns: Prices, d: Definition) -> Definition:
@@ -304,6 +310,8 @@ class _Rows:
         if not all(isinstance(e, int) for e in shape):
             return take
         flat = None if last else self._flat(take.indices, shape)
+        if flat is None and not last and self._worth(shape):
+            return self._turned(take)
         if flat is None:
             indices = tuple(self._index(i, e) for i, e in take.places)
             return Take(take.source, indices).placed(take.origin)
@@ -323,6 +331,15 @@ class _Rows:
         )
         self.changed = True
         return read(rows, self._place(flat), self.lane).placed(take.origin)
+
+    def _turned(self, take: Take) -> Expr:
+        """A read at places that may lie outside, of a copy whose last axis the lane is."""
+        place = next(n for n, i in enumerate(take.indices) if i is self.lane)
+        order = [*(n for n in range(len(take.indices)) if n != place), place]
+        self.changed = True
+        places = list(take.places)
+        indices = tuple(self._index(*places[n]) for n in order)
+        return Take(_permuted(take.source, order), indices).placed(take.origin)
 
     def _worth(self, shape: tuple[E.Extent, ...]) -> bool:
         """Whether to turn an axis of so many elements costs less than to read them alone."""
@@ -394,10 +411,12 @@ class _Rows:
         if form.at[-1] is self.lane or not any(i is self.lane for i in form.at):
             return None
         at = tuple(self._under(i) for i in form.at)
-        flat = self._flat(at, self.d.shape)
-        if flat is None or not self._worth(self.d.shape):
+        if not self._worth(self.d.shape):
             return None
         self.changed = True
+        flat = self._flat(at, self.d.shape)
+        if flat is None:
+            return form.at
         place = self._place(flat)
         if self.guard is not None:
             place = If(self.guard, place, E.index(0))
@@ -415,6 +434,12 @@ class _Rows:
         assert isinstance(form, Accumulate)
         place = next(n for n, i in enumerate(form.at) if i is self.lane)
         rest = [n for n in range(len(d.shape)) if n != place]
+        if at is form.at:  # places that may lie outside: rows of several axes
+            order = [*rest, place]
+            home = replace(form, at=tuple(form.at[n] for n in order))
+            shape = tuple(d.shape[n] for n in order)
+            rows = replace(d, shape=shape, body=simplify(body), form=home)
+            return replace(d, body=read(rows, *(E.axes(d.shape)[n] for n in order)), form=Map())
         count = prod(E.upper(d.shape[n]) for n in rest)
         rows = Definition(
             f"{d.name}_rows",
@@ -428,6 +453,48 @@ class _Rows:
         for n in rest:
             flat = E.Add(E.Mul(flat, E.index(E.upper(d.shape[n]))), axes[n])
         return replace(d, body=simplify(read(rows, flat, axes[place])), form=Map())
+
+
+def _permuted(source: Value, order: Sequence[int]) -> Definition:
+    """A copy with its axes in another order; of one name, which checks tell."""
+    shape = tuple(source.shape[n] for n in order)
+    axes = E.axes(shape)
+    indices = [axes[order.index(n)] for n in range(len(order))]
+    return Definition(
+        source.name, shape, read(source, *indices), keep=Keep.ALWAYS, origin=source.origin
+    )
+
+
+def _with_lanes(graph: Graph) -> Graph:
+    """`graph` with what is read or written beside data so that its last axis is one for lanes."""
+    order = graph.definitions
+    results = {value for _, value in graph.assigns}
+    beside = {source for d in order if is_data(d) for source in (d, *d.sources)}
+    sources, changed = Sources({}), False
+    for d in order:
+        own = sources.of(d)
+        lane = _wide_axis(d) if d in beside and d not in results else None
+        if lane is not None:
+            axes = [n for n in range(len(d.shape)) if n != lane] + [lane]
+            shape = tuple(d.shape[n] for n in axes)
+            moves: Moves = {n: Axis(k, d.shape[n]) for k, n in enumerate(axes)}
+            body = simplify(substitute(own.body, moves))
+            turned = replace(own, shape=shape, body=body)
+            seen = read(turned, *(d.axes[n] for n in axes))
+            own = replace(own, body=seen, form=Map(), keep=Keep.AUTO)
+        changed |= lane is not None
+        sources.mapping[d] = own
+    return graph.of(sources.mapping) if changed else graph
+
+
+def _wide_axis(d: Definition) -> int | None:
+    """The axis for lanes, where the last one is too short for them."""
+    if not whole(d) or not isinstance(d.form, Map | Reduce) or not d.shape:
+        return None
+    if E.upper(d.shape[-1]) >= LANES:
+        return None
+    wide = [n for n in range(1, len(d.shape)) if E.upper(d.shape[n]) >= 2 * LANES]
+    return wide[-1] if wide else None
 
 
 def _unflat(row: Expr, lane: Expr, place: int, shape: tuple[E.Extent, ...]) -> list[Expr]:

@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from pullback.algebra.bounds import DIVIDED, in_bounds
+from pullback.algebra.bounds import DIVIDED, all_inside, in_bounds
 from pullback.backends.nests.segments import whole
 from pullback.cost.facts import FLOPS, elements, points
 from pullback.ir import expr as E
@@ -55,7 +55,7 @@ def arithmetic(e: Expr) -> int:
     return sum(FLOPS.get(type(n), 1) for n in own if not isinstance(n, Take | E.Cast))
 
 
-def _product(d: Definition) -> bool:
+def is_product(d: Definition) -> bool:
     """Whether it is a sum of plain products over several terms."""
     own = isinstance(d.form, Reduce) and d.form.combiner is SUM and isinstance(d.body, E.Mul)
     return own and d.dtype.is_float and whole(d)
@@ -86,7 +86,7 @@ def _boxed(ns: Prices, d: Definition) -> tuple[Definition, list[Expr]] | None:
     and fill a box, is that box.
     """
     saved = (points(d) - elements(d.shape)) * arithmetic(d.body) * ns["operation"]
-    if not _product(d) or saved < ns["kernel"] + elements(d.shape) * (ns["kept"] + ns["turned"]):
+    if not is_product(d) or saved < ns["kernel"] + elements(d.shape) * (ns["kept"] + ns["turned"]):
         return None
     boxes = {n: box for n in range(len(d.shape)) if (box := _box(d.body, d.axes[n]))}
     if not boxes:
@@ -111,7 +111,7 @@ def _boxed(ns: Prices, d: Definition) -> tuple[Definition, list[Expr]] | None:
         return moves.get(node.number) if isinstance(node, Axis) else None
 
     body = simplify(E.rewritten(d.body, change, memo))
-    if not all(all(in_bounds(t)) for t in takes((body,))):
+    if not all_inside(body):
         return None
     return replace(d, name=f"{d.name}_box", shape=tuple(shape), body=body), at
 
@@ -172,7 +172,7 @@ def kept(ns: Prices, d: Definition) -> Definition:
     if not whole(d) or not isinstance(d.form, Map | Reduce) or not d.shape or d.keep is Keep.ALWAYS:
         return d
     chosen: dict[Node, Node] = {}
-    if _product(d):
+    if is_product(d):
         factors = [f for f in Quotient.of(d.body).above if isinstance(f, Take) and not f.is_data]
         chosen = {f: _stored(ns, d, f) for f in factors if _divided(f) and _spares(ns, d, f)}
     else:
@@ -184,7 +184,7 @@ def kept(ns: Prices, d: Definition) -> Definition:
         for n in reach([d.body], below):
             if isinstance(n, Expr) and _alone(ns, d, n, lane):
                 chosen[n] = _stored(ns, d, n)
-    if not chosen:
+    if not chosen or not (is_product(d) or all_inside(d.body)):  # a condition keeps a read inside
         return d
     return replace(d, body=simplify(E.rewritten(d.body, lambda _: None, chosen)))
 
@@ -213,8 +213,6 @@ def _alone(ns: Prices, d: Definition, node: Node, lane: int) -> bool:
     asks = node.dtype in (bool_, int64) and not any(takes(node))
     if not asks and not (isinstance(node, Take) and not node.is_data):
         return False
-    if isinstance(node, Take) and not all(in_bounds(node)):
-        return False
     inner = node.children if isinstance(node, Take) else (node,)
     if not any(isinstance(n, DIVIDED) and lane in n.axes for n in walk(inner)):
         return False
@@ -240,7 +238,7 @@ def _stored(ns: Prices, d: Definition, e: Expr) -> Expr:
 
 def _viewed(ns: Prices, d: Definition) -> Iterator[Definition]:
     """Views at quotients among the factors of a sum of products."""
-    if not _product(d):
+    if not is_product(d):
         return
     for factor in Quotient.of(d.body).above:
         source = factor.source if isinstance(factor, Take) and not factor.is_data else None

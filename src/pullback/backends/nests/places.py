@@ -28,6 +28,7 @@ from pullback.backends.nests.segments import (
     selected,
     whole,
 )
+from pullback.backends.nests.spans import spanned
 from pullback.backends.nests.views import Prices, arithmetic, kept, with_views
 from pullback.cost.facts import elements, points
 from pullback.ir import expr as E
@@ -97,9 +98,8 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 def _finished(ns: Prices, d: Definition) -> Definition:
     again = partial(_finished, ns)
-    return in_rows(
-        ns, ordered(ns, _shared(ns, kept(ns, apart(presummed(selected(d), again), again))))
-    )
+    summed = apart(presummed(spanned(selected(d)), again), again)
+    return in_rows(ns, ordered(ns, _shared(ns, kept(ns, summed))))
 
 
 def _shared(ns: Prices, d: Definition) -> Definition:

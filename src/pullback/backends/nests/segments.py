@@ -314,4 +314,8 @@ def _asks(d: Definition) -> bool:
     """Whether a reduction compares data with where it is."""
     if not isinstance(d.form, Reduce) or prod(map(E.upper, d.form.over)) < POINTS:
         return False
-    return any(isinstance(n, E.Equal) and any(_keys(n)) for n in walk(d.body))
+    return any(
+        (isinstance(n, E.Equal) and any(_keys(n)))
+        or (isinstance(n, E.Less) and n.left.dtype == int64 and reads_data(n))
+        for n in walk(d.body)
+    )

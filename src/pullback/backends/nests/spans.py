@@ -1,0 +1,79 @@
+"""Reductions over what lies between places that are data, as accumulating writes.
+
+    y[n, c] = sum[e](ptr[n] <= e and e < ptr[n + 1] ? m[e, c] : 0)
+    ->  y[n, c] sum= ptr[n] <= e and e < ptr[n + 1] ? m[e, c] : 0    for n: for e: for c
+
+Loops of such writes run between what their guards leave (`ranges`): each n goes over its own e, and
+an adjoint, which asks the same of an e that is not summed, over those of each n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pullback.algebra.guards import test_of
+from pullback.algebra.linear import linear
+from pullback.backends.nests.segments import POINTS, whole
+from pullback.ir import expr as E
+from pullback.ir.dtype import int64
+from pullback.ir.expr import Axis, Expr, If
+from pullback.ir.graph import Accumulate, Definition, Moves, Reduce, substitute
+from pullback.simplify.guards import conjuncts, every, reads_data
+from pullback.simplify.rules import simplify
+
+
+def spanned(d: Definition) -> Definition:
+    """`d` over spans of an axis, where its guard bounds that by data of other axes."""
+    form, value = d.form, d.body
+    if not isinstance(form, Reduce) or not isinstance(value, If) or not whole(d):
+        return d
+    nothing = form.combiner.identity(value.dtype)
+    conditions: list[Expr] = []
+    while isinstance(value, If) and value.otherwise is nothing:
+        conditions += conjuncts(value.condition)
+        value = value.then
+    for axis in d.axes:
+        bounds = {c: b for c in conditions if (b := _bound(c, axis)) is not None}
+        data = frozenset[int]().union(*(b.axes for b in bounds.values())) - {axis.number}
+        if len(bounds) > 1 and data and E.upper(axis.extent) >= POINTS:
+            rest = every([c for c in conditions if c not in bounds])
+            value = value if rest is None else If(rest, value, nothing)
+            return _written(d, form, axis, data, If(_all(list(bounds.values())), value, nothing))
+    return d
+
+
+def _written(
+    d: Definition, form: Reduce, axis: Axis, data: frozenset[int], body: Expr
+) -> Definition:
+    """The write: over what the bounds are read at, other axes, the axis, and lanes."""
+    rank = len(d.shape)
+    lane = rank - 1 if rank - 1 not in data and rank - 1 != axis.number else None
+    number = axis.number
+    order = sorted(range(len(d.extents)), key=lambda n: (n == lane, n == number, n not in data, n))
+    moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(order)}
+    domain = tuple(d.extents[n] for n in order)
+    home = Accumulate(form.combiner, domain, tuple(moves[n] for n in range(rank)))
+    return replace(d, body=substitute(body, moves), form=home)
+
+
+def _bound(condition: Expr, axis: Axis) -> Expr | None:
+    """A bound of an axis by data, as ``less < more``; None for what is none."""
+    test, holds = test_of(condition)
+    if not isinstance(test, E.Less) or test.left.dtype != int64 or not reads_data(test):
+        return None
+    less, more = test.left, test.right
+    if not holds:  # not a < b is b < a + 1; the places of an axis are far from the last integer
+        less, more = (more, E.Add(less, E.index(1))) if axis.number in less.axes else (more, less)
+        if axis.number not in test.left.axes:
+            less = E.Add(less, E.index(-1))
+    gap = linear(more).minus(linear(less))
+    if gap.of(axis) not in (1, -1) or axis.number in gap.without(axis).expr().axes:
+        return None
+    return E.Less(simplify(less), simplify(more))
+
+
+def _all(conditions: list[Expr]) -> Expr:
+    total = conditions[0]
+    for c in conditions[1:]:
+        total = E.And(total, c)
+    return total

@@ -150,7 +150,9 @@ def _winner(definition: Definition, form: Reduce | Accumulate) -> tuple[Expr, Ex
     """``k, arg[i]``: ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
     body = definition.body
     home = _home(definition)
-    kind = int32 if elements(definition.extents) < E.highest(int32).value else int64
+    first = len(definition.shape) if isinstance(form, Reduce) else 0
+    many = elements(definition.extents[first:])
+    kind = int32 if many < E.highest(int32).value else int64
     position = fold.cast(_position(definition, form), kind)
     wins: Expr = E.Equal(body, read(definition, *home))
     if body.dtype.is_float:

@@ -28,7 +28,7 @@ from pullback.backends.nests.segments import (
     selected,
     whole,
 )
-from pullback.backends.nests.spans import spanned
+from pullback.backends.nests.spans import span_winners, spanned
 from pullback.backends.nests.views import Prices, arithmetic, kept, with_views
 from pullback.cost.facts import elements, points
 from pullback.ir import expr as E
@@ -74,7 +74,12 @@ def with_places(graph: Graph, machine: Machine) -> Graph:
         own = sources.of(d)
         fresh = segmented(own, known, finished)
         if fresh is own:
-            fresh = finished(own)
+            fresh = span_winners(own, known, finished)
+        if fresh is own:
+            spans = spanned(own)
+            fresh = finished(spans)
+            if spans is not own:
+                known[fresh] = own
         changed |= fresh is not own
         sources.mapping[d] = fresh
     rewritten = simplify_graph(graph.of(sources.mapping)) if changed else graph
@@ -98,7 +103,7 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 def _finished(ns: Prices, d: Definition) -> Definition:
     again = partial(_finished, ns)
-    summed = apart(presummed(spanned(selected(d)), again), again)
+    summed = apart(presummed(selected(d), again), again)
     return in_rows(ns, ordered(ns, _shared(ns, kept(ns, summed))))
 
 

@@ -207,20 +207,22 @@ def _winners(d: Definition, known: Known, finish: Finish) -> Definition | None:
         if group is None or old.form.over != form.over:
             continue
 
-        def wins(value: Expr, best: Value = best) -> Expr:
-            won: Expr = E.Equal(value, read(best, *home))
-            return E.Or(won, E.is_nan(value)) if value.dtype.is_float else won
-
-        last = d.body.otherwise
-        expected = simplify(If(wins(old.body), d.body.then, last))
+        top, last = read(best, *home), d.body.otherwise
+        expected = simplify(If(wins(old.body, top), d.body.then, last))
         if expected is not d.body or last is not E.highest(d.dtype):
             continue
-        point = If(wins(group.value), d.body.then, last)
+        point = If(wins(group.value, top), d.body.then, last)
         first = finish(_Domain.of(old, group).write(d, group, point))
-        empty = E.Equal(read(best, *home), group.nothing)
+        empty = E.Equal(top, group.nothing)
         chosen = If(empty, E.const(0, d.dtype), read(first, *home))
         return replace(d, body=chosen, form=Map())
     return None
+
+
+def wins(value: Expr, best: Expr) -> Expr:
+    """Whether a value is the largest, or no number."""
+    won: Expr = E.Equal(value, best)
+    return E.Or(won, E.is_nan(value)) if value.dtype.is_float else won
 
 
 def presummed(d: Definition, finish: Finish) -> Definition:

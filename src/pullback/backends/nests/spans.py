@@ -13,25 +13,31 @@ from dataclasses import replace
 
 from pullback.algebra.guards import test_of
 from pullback.algebra.linear import linear
-from pullback.backends.nests.segments import POINTS, whole
+from pullback.backends.nests.segments import POINTS, Finish, Known, whole, wins
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, If
-from pullback.ir.graph import Accumulate, Definition, Moves, Reduce, substitute
+from pullback.ir.graph import (
+    MIN,
+    Accumulate,
+    Definition,
+    Map,
+    Moves,
+    Reduce,
+    read,
+    substitute,
+)
 from pullback.simplify.guards import conjuncts, every, reads_data
 from pullback.simplify.rules import simplify
 
 
 def spanned(d: Definition) -> Definition:
     """`d` over spans of an axis, where its guard bounds that by data of other axes."""
-    form, value = d.form, d.body
-    if not isinstance(form, Reduce) or not isinstance(value, If) or not whole(d):
+    form = d.form
+    if not isinstance(form, Reduce) or not isinstance(d.body, If) or not whole(d):
         return d
-    nothing = form.combiner.identity(value.dtype)
-    conditions: list[Expr] = []
-    while isinstance(value, If) and value.otherwise is nothing:
-        conditions += conjuncts(value.condition)
-        value = value.then
+    nothing = form.combiner.identity(d.body.dtype)
+    conditions, value = _guarded(d.body, nothing)
     for axis in d.axes:
         bounds = {c: b for c in conditions if (b := _bound(c, axis)) is not None}
         data = frozenset[int]().union(*(b.axes for b in bounds.values())) - {axis.number}
@@ -40,6 +46,40 @@ def spanned(d: Definition) -> Definition:
             value = value if rest is None else If(rest, value, nothing)
             return _written(d, form, axis, data, If(_all(list(bounds.values())), value, nothing))
     return d
+
+
+def span_winners(d: Definition, known: Known, finish: Finish) -> Definition:
+    """The first point that is the largest of a span, as `segments` has it of a group."""
+    form, body = d.form, d.body
+    if not isinstance(form, Reduce) or form.combiner is not MIN or not isinstance(body, If):
+        return d
+    home, last = d.axes[: len(d.shape)], body.otherwise
+    for best in d.sources:
+        old = known.get(best)
+        if old is None or best.shape != d.shape or not isinstance(old.form, Reduce):
+            continue
+        nothing = old.form.combiner.identity(old.dtype)
+        conditions, value = _guarded(old.body, nothing)
+        top = read(best, *home)
+        expected = simplify(If(wins(old.body, top), body.then, last))
+        if expected is not body or last is not E.highest(d.dtype) or old.form.over != form.over:
+            continue
+        point: Expr = If(wins(value, top), body.then, last)
+        for condition in reversed(conditions):
+            point = If(condition, point, last)
+        first = spanned(replace(d, body=point))
+        chosen = If(E.Equal(top, nothing), E.const(0, d.dtype), read(finish(first), *home))
+        return replace(d, body=chosen, form=Map())
+    return d
+
+
+def _guarded(value: Expr, nothing: Expr) -> tuple[list[Expr], Expr]:
+    """The conditions under which a body is not the identity, and what it is there."""
+    conditions: list[Expr] = []
+    while isinstance(value, If) and value.otherwise is nothing:
+        conditions += conjuncts(value.condition)
+        value = value.then
+    return conditions, value
 
 
 def _written(

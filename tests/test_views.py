@@ -82,6 +82,32 @@ def test_a_condition_that_keeps_a_read_inside_stays_one() -> None:
     beside(both(halves, 1), x)
 
 
+def test_a_read_that_its_lanes_keep_inside_stays_in_them() -> None:
+    """``t[i + 3]`` is one for all lanes, and there for some of them alone."""
+    x, t = RNG.normal(size=(12, 40)), RNG.normal(size=8)
+    text = "y[i,j] = where(x[i,j] > 0, where(i + j < 5, t[i + 3], 0.0), 1.0)"
+    beside(lambda x, t: [pb.define(text, x=x, t=t)], x, t)
+
+
+def test_a_map_before_a_write_is_stored() -> None:
+    """Its tiles would be columns of all rows."""
+    m, key = RNG.normal(size=(20_000, 16)), RNG.integers(0, 500, 20_000)
+
+    def exponentials(m: Any, key: Any) -> Any:
+        p = pb.define("p[e,o] = exp(m[e,o])", m=m)
+        text = "y[n,o] = sum[e](where(key[e] == n, p[e,o], 0))"
+        y = pb.define(text, p=p, key=key, sizes={"n": 500})
+        return [y, pb.define("q[e,o] = p[e,o] / y[key[e],o]", p=p, y=y, key=key)]
+
+    program = pb.jit(exponentials, options=pb.Options(cache=None))
+    y, q = (r.numpy() for r in program(pb.tensor(m), pb.tensor(key)))
+    assert "-> scratch" not in program.program.explain()
+    wanted = np.zeros((500, 16))
+    np.add.at(wanted, key, np.exp(m))
+    np.testing.assert_allclose(y, wanted, rtol=1e-12)
+    np.testing.assert_allclose(q, np.exp(m) / wanted[key], rtol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(48, 16, 3), (33, 9, 5)])
 def test_a_sum_of_several_factors_takes_its_axes_in_order(shape: tuple[int, int, int]) -> None:
     edges, wide, three = shape
@@ -102,12 +128,15 @@ def test_a_sum_of_several_factors_takes_its_axes_in_order(shape: tuple[int, int,
 
 
 def test_a_place_outside_raises_where_an_axis_for_lanes_was_turned_last() -> None:
-    x, src = RNG.normal(size=(30, 16, 3)), RNG.integers(0, 30, 500)
-    given = [x, src]
-    beside(both(lambda x, src: pb.define("y[e,u,i] = x[src[e],u,i]", x=x, src=src), 1), *given)
+    x, src = RNG.normal(size=(30, 16, 3, 2)), RNG.integers(0, 30, 500)
+
+    def looked_up(x: Any, src: Any) -> Any:
+        return pb.define("y[e,u,i,k] = x[src[e],u,i,k]", x=x, src=src)
+
+    beside(both(looked_up, 1), x, src)
     src[77] = 30
     with pytest.raises(pb.errors.IndexRangeError, match="30") as error:
-        run(both(lambda x, src: pb.define("y[e,u,i] = x[src[e],u,i]", x=x, src=src), 1), given)
+        run(both(looked_up, 1), [x, src])
     assert "test_views.py" in str(error.value)
 
 

@@ -105,10 +105,10 @@ def firsts(axis: int, descending: bool, nan_first: bool, count: int, x: Array) -
     own = np.ascontiguousarray(np.moveaxis(x, axis, -1))
     rows = own.reshape(-1, own.shape[-1])
     keys, bar = _bar(rows, descending, nan_first, count)
-    found = np.flatnonzero(keys <= bar)
-    if len(found) > len(rows) * count:
-        found = _without_ties(keys, bar, found, count)
-    places = found.reshape(len(rows), count) % rows.shape[-1]
+    near = np.flatnonzero(keys <= bar)
+    if len(near) > len(rows) * count:
+        near = _without_ties(keys, bar, near, count)
+    places = near.reshape(len(rows), count) % rows.shape[-1]
     sooner = np.argsort(np.take_along_axis(keys, places, -1), -1, kind="stable")
     ordered = np.take_along_axis(places, sooner, -1).reshape(*own.shape[:-1], count)
     return np.ascontiguousarray(np.moveaxis(ordered, -1, axis))
@@ -130,15 +130,15 @@ def _bar(rows: Array, descending: bool, nan_first: bool, count: int) -> tuple[Ar
     return keys, bar
 
 
-def _without_ties(keys: Array, bar: Array, found: Array, count: int) -> Array:
+def _without_ties(keys: Array, bar: Array, near: Array, count: int) -> Array:
     """Of the elements that equal the bar of their row, the first that still have a place."""
-    row = found // keys.shape[-1]
-    equal = keys.reshape(-1)[found] == bar[row, 0]
+    row = near // keys.shape[-1]
+    equal = keys.reshape(-1)[near] == bar[row, 0]
     left = count - np.bincount(row[~equal], minlength=len(keys))
     number = np.cumsum(equal)
     begins = np.searchsorted(row, np.arange(len(keys)))
     before = (number - equal)[begins]
-    kept: Array = found[~equal | (number - before[row] <= left[row])]
+    kept: Array = near[~equal | (number - before[row] <= left[row])]
     return kept
 
 

@@ -156,6 +156,23 @@ def test_spans_between_places(combiner: str, kind: str) -> None:
     beside(both(spans, 1), m, begin, end, wanted="accumulate" if combiner == "sum" else "")
 
 
+def test_spans_of_rows_that_are_looked_up() -> None:
+    """Bags of a table: adjoints of rows and weights; a place in no span is not looked at."""
+    table, w = RNG.normal(size=(9, 4)), RNG.normal(size=50)
+    index, start = RNG.integers(0, 9, 50), np.array([3, 3, 10, 31, 48])
+    index[[0, 49]] = 99
+
+    def bags(table: Any, w: Any, index: Any, start: Any) -> Any:
+        guard = "(start[b] <= e) & (e < start[b+1])"
+        text = f"y[b,c] = sum[e](where({guard}, w[e] * table[index[e],c], 0))"
+        return pb.define(text, table=table, w=w, index=index, start=start, sizes={"b": 4})
+
+    beside(both(bags, 2), table, w, index, start, wanted="_spans")
+    index[20] = 9
+    with pytest.raises(pb.errors.IndexRangeError, match="9"):
+        run(both(bags, 2), [table, w, index, start])
+
+
 def test_a_sum_by_key_looks_at_nothing_outside() -> None:
     """What is read by the key too, where that is nobody's."""
     x, g = RNG.normal(size=(40, 8)), RNG.normal(size=(40, 8))

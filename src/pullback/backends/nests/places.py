@@ -103,7 +103,7 @@ def _with_factors(ns: Prices, graph: Graph) -> Graph:
 
 def _finished(ns: Prices, d: Definition) -> Definition:
     again = partial(_finished, ns)
-    summed = apart(presummed(selected(d), again), again)
+    summed = apart(presummed(spanned(selected(d)), again), again)
     return in_rows(ns, ordered(ns, _shared(ns, kept(ns, summed))))
 
 

@@ -34,17 +34,22 @@ from pullback.simplify.rules import simplify
 def spanned(d: Definition) -> Definition:
     """`d` over spans of an axis, where its guard bounds that by data of other axes."""
     form = d.form
-    if not isinstance(form, Reduce) or not isinstance(d.body, If) or not whole(d):
+    if not isinstance(form, Reduce | Accumulate) or not isinstance(d.body, If) or not whole(d):
         return d
     nothing = form.combiner.identity(d.body.dtype)
     conditions, value = _guarded(d.body, nothing)
+    if isinstance(form, Accumulate) and not _asked(form, conditions):
+        return d
     for axis in d.axes:
         bounds = {c: b for c in conditions if (b := _bound(c, axis)) is not None}
         data = frozenset[int]().union(*(b.axes for b in bounds.values())) - {axis.number}
         if len(bounds) > 1 and data and E.upper(axis.extent) >= POINTS:
             rest = every([c for c in conditions if c not in bounds])
+            if rest is not None and isinstance(form, Accumulate):
+                return d
             value = value if rest is None else If(rest, value, nothing)
-            return _written(d, form, axis, data, If(_all(list(bounds.values())), value, nothing))
+            guard = _all(list(bounds.values()))
+            return _written(d, axis, data, guard, If(guard, value, nothing))
     return d
 
 
@@ -73,6 +78,12 @@ def span_winners(d: Definition, known: Known, finish: Finish) -> Definition:
     return d
 
 
+def _asked(form: Accumulate, conditions: list[Expr]) -> bool:
+    """Whether places ask nothing but what the guards of the body do."""
+    own = [i for i in form.at if isinstance(i, If)]
+    return all(set(conjuncts(i.condition)) <= set(conditions) for i in own)
+
+
 def _guarded(value: Expr, nothing: Expr) -> tuple[list[Expr], Expr]:
     """The conditions under which a body is not the identity, and what it is there."""
     conditions: list[Expr] = []
@@ -83,17 +94,34 @@ def _guarded(value: Expr, nothing: Expr) -> tuple[list[Expr], Expr]:
 
 
 def _written(
-    d: Definition, form: Reduce, axis: Axis, data: frozenset[int], body: Expr
+    d: Definition, axis: Axis, data: frozenset[int], guard: Expr, body: Expr
 ) -> Definition:
-    """The write: over what the bounds are read at, other axes, the axis, and lanes."""
-    rank = len(d.shape)
-    lane = rank - 1 if rank - 1 not in data and rank - 1 != axis.number else None
-    number = axis.number
-    order = sorted(range(len(d.extents)), key=lambda n: (n == lane, n == number, n not in data, n))
+    """The write: over what the bounds are read at, the axis, other axes, and lanes."""
+    form = d.form
+    assert isinstance(form, Reduce | Accumulate)
+    at: tuple[Expr, ...] = d.axes[: len(d.shape)]
+    if isinstance(
+        form, Accumulate
+    ):  # where no guard lets a point through nobody looks at its place
+        at = tuple(If(guard, i.then, E.index(0)) if isinstance(i, If) else i for i in form.at)
+    last = at[-1] if at else None
+    free = isinstance(last, Axis) and last.number not in data and last is not axis
+    lane = last.number if free and isinstance(last, Axis) else None
+    order = sorted(
+        range(len(d.extents)), key=lambda n: (n == lane, n not in data, n != axis.number)
+    )
+    if order == list(range(len(d.extents))) and body is d.body:
+        return d
     moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(order)}
     domain = tuple(d.extents[n] for n in order)
-    home = Accumulate(form.combiner, domain, tuple(moves[n] for n in range(rank)))
-    return replace(d, body=substitute(body, moves), form=home)
+    places = tuple(substitute(i, moves) for i in at)
+    body = substitute(body, moves)
+    if last is not axis:
+        return replace(d, body=body, form=Accumulate(form.combiner, domain, places))
+    # Lanes would be those of the span, which then has no bounds: an axis of one element for them.
+    home = Accumulate(form.combiner, domain, (*places, E.index(0)))
+    rows = replace(d, name=f"{d.name}_spans", shape=(*d.shape, 1), body=body, form=home)
+    return replace(d, body=read(rows, *d.axes[: len(d.shape)], E.index(0)), form=Map())
 
 
 def _bound(condition: Expr, axis: Axis) -> Expr | None:

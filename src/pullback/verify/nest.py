@@ -216,7 +216,7 @@ class _Verifier:
         lo, hi = self.intervals.of(e)
         if lo >= 0 and hi < size:
             return True
-        return all(self.guarded(e, size, lo, guards) for guards in paths)
+        return all(self.guarded(self.spelled(e), size, lo, guards) for guards in paths)
 
     def guarded(self, e: Expr, size: int, lo: int, guards: Guards) -> bool:
         """Whether guards prove an offset, or at least speak of what it depends on."""
@@ -235,7 +235,7 @@ class _Verifier:
         as a guard on data may exclude what points do not.
         """
         spelled = [c for g in guards for c in conjuncts(self.spelled(g))]
-        inside = points.inside(self.spelled(e), size, spelled)
+        inside = points.inside(e, size, spelled)
         return None if not inside and any(map(points.has_data, spelled)) else inside
 
     def outside(self, e: Expr, size: int, guards: Guards) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pullback.algebra.affine import Affine, affine, atom, is_linear, make
+from pullback.algebra.affine import Affine, affine, atom, is_linear
 from pullback.algebra.guards import demands, parts
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import (
@@ -243,8 +243,7 @@ def _implicit(form: Affine) -> list[Fact]:
     facts: list[Fact] = []
     for e in form.atoms:
         if isinstance(e, Axis) and isinstance(e.extent, Dim):
-            size = Size(e.extent)
-            facts.append(make([(size, 1), (e, -1)], -1))
+            facts.append(affine(extent_expr(e.extent)).minus(atom(e)).shifted(-1))
     return facts
 
 

@@ -12,7 +12,7 @@ from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
-from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
+from pullback.ir.expr import Dim, Expr, Extent, Size, Take, extent_expr, index, upper
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Stmts, Var
@@ -173,9 +173,9 @@ class Context:
 
     def extent(self, extent: Extent) -> Expr:
         """An extent at run time."""
-        if isinstance(extent, Dim):
-            return self.sizes[extent]
-        return index(extent)
+        sizes = self.sizes
+        size = extent_expr(extent)
+        return E.rewritten(size, lambda n: sizes[n.dim] if isinstance(n, Size) else None)
 
     def loops(self, stage: Stage) -> tuple[Nest, Coordinates]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
@@ -244,7 +244,6 @@ def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
 
 def symbols(kernel: Kernel) -> list[Dim]:
     """Every symbolic extent of a kernel, in order of appearance."""
-    dims: dict[Dim, None] = {}
     extents: list[Extent] = list(kernel.outer)
     for stage in kernel.every:
         extents.extend(stage.shape)
@@ -252,8 +251,8 @@ def symbols(kernel: Kernel) -> list[Dim]:
         for take in stage_reads(stage):
             extents.extend(take.source.shape)
         extents.extend(n.dim for n in walk(stage.body) if isinstance(n, Size))
-    dims.update({e: None for e in extents if isinstance(e, Dim)})
-    return list(dims)
+    every = (n for e in extents for n in walk(extent_expr(e)))
+    return list(dict.fromkeys(n.dim for n in every if isinstance(n, Size)))
 
 
 def settled(

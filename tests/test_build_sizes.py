@@ -107,7 +107,7 @@ code = "c[i] = where(i < M, a[i], b[i - M])"
 inputs = ["x[M*N]"]
 outputs = ["y[M, N]", "s[]"]
 code = '''
-y[i, j] = x[i*N + j]
+y[i, j] = where(i*N + j < M*N, x[i*N + j], 0.0)
 s = sum[i, j](y[i, j] * (i + 1))
 '''
 """,

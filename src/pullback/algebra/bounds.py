@@ -32,6 +32,7 @@ from pullback.ir.expr import (
     Size,
     Take,
     Xor,
+    divisor,
     extent_expr,
     index,
     takes,
@@ -239,11 +240,20 @@ def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 
 def _implicit(form: Affine) -> list[Fact]:
-    """``axis < size`` for the axes of a form whose extents are symbolic."""
+    """``axis < size`` for the axes of a form whose extents are symbolic; what quotients of symbolic
+    sizes say: ``0 <= n - d * (n // d) < d``.
+    """
     facts: list[Fact] = []
-    for e in form.atoms:
+    atoms = list(form.atoms)
+    for e in atoms:
         if isinstance(e, Axis) and isinstance(e.extent, Dim):
-            facts.append(affine(extent_expr(e.extent)).minus(atom(e)).shifted(-1))
+            size = affine(extent_expr(e.extent))
+            atoms += size.atoms
+            facts.append(size.minus(atom(e)).shifted(-1))
+        if isinstance(e, FloorDiv) and (by := divisor(e)):
+            rest = affine(e.left).plus(atom(e), -by)
+            if any(isinstance(a, Size) for a in rest.atoms):
+                facts += [rest, rest.times(-1).shifted(by - 1)]
     return facts
 
 

@@ -394,6 +394,7 @@ class Derived(Dim):
     """An extent that others decide: `of` them, as ``2*M``."""
 
     of: Expr
+    __repr__ = Dim.__repr__
 
 
 def extent_expr(extent: Extent) -> Expr:

@@ -26,6 +26,7 @@ from pullback.tensor.face.tensor import Tensor, shape_of
 from pullback.tensor.record.trace import wrap
 from pullback.tensor.values.elementwise import show
 from pullback.tensor.values.views import conjunction
+from pullback.verify.points import inside
 
 Guards = tuple[Expr, ...]
 
@@ -309,16 +310,17 @@ def _definition(name: str, body: Expr, axes: Sequence[Axis], origin: Origin) -> 
 
 
 def check_reads(body: Expr, origin: Origin) -> None:
-    """Raises: IndexRangeError for an unguarded affine read that leaves its axis."""
+    """Raises: IndexRangeError for an unguarded read that leaves its axis, data apart."""
     for guarded in _guarded(body, Take):
         if guarded.need is not None or not isinstance(guarded.node, Take):
             continue
         take = guarded.node
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
-            if not _linear(place) or Prover().inside(place, extent):
+            if Prover().inside(place, extent):
                 continue
             lo, hi = bounds(place)
-            if lo < 0 or hi >= lower(extent):
+            outside = lo < 0 or hi >= lower(extent)
+            if outside and (_linear(place) or inside(place, lower(extent), ()) is False):
                 raise IndexRangeError(
                     f"an index of {take.source} runs from {lo} to {hi},"
                     f" axis {n} of {show(take.source.shape)} has {extent} elements",

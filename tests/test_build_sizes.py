@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback.backends.c import compiler
-from pullback.build.alone import is_linux
 from pullback.operations import parse, read
 from pullback_cli import commands
+from test_build_alone import alone, linux  # noqa: F401  (alone is a fixture)
 
 Array = np.ndarray[Any, Any]
 OUTSIDE = -2
@@ -140,24 +137,6 @@ code = "z = sum[i](x[i]) + sum[i](y[i])"
 }
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No cc, gcc, clang, nor ziglang."""
-    if not is_linux():
-        pytest.skip("libraries are linked on x86-64 Linux")
-    (tmp_path / "nothing").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.delenv("PULLBACK_CC", raising=False)
-    find = importlib.util.find_spec
-    without = lambda name, *more: None if name == "ziglang" else find(name, *more)
-    monkeypatch.setattr(importlib.util, "find_spec", without)
-
-    def never(*_: object) -> None:
-        raise AssertionError("a C compiler was called")
-
-    monkeypatch.setattr(compiler.CC, "run", never)
-
-
 def file(folder: Path, name: str, text: str) -> Path:
     path = folder / f"{name}.toml"
     path.write_text(f'name = "{name}"\n{text}')
@@ -211,7 +190,7 @@ def tried(folder: Path, name: str) -> None:
             laid = [shape[n] for n in one.order or range(len(shape))]
             inputs.append(rng.uniform(-1, 1, laid).astype(np.float32))
         tensors = [pb.tensor(x, requires_grad=True) for x in inputs]
-        made = operation.of_stored(*tensors, **{n: v for n, v in told.items()})
+        made = operation.of_stored(*tensors, **told)
         made = made if isinstance(made, tuple) else (made,)
         heads = [rng.uniform(-1, 1, y.shape).astype(np.float32) for y in made]
         total = sum(pb.sum(y * h) for y, h in zip(made, heads, strict=True))
@@ -250,6 +229,57 @@ def test_sizes_in_expressions(name: str, tmp_path: Path) -> None:
     tried(tmp_path, name)
 
 
+@linux
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_without_a_compiler(name: str, alone: None, tmp_path: Path) -> None:
+def test_the_same_without_a_compiler(name: str, tmp_path: Path) -> None:
     tried(tmp_path, name)
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("text", "options", "code", "what"),
+    [
+        ('inputs = ["x[N]"]\noutputs = ["y[N]"]\nwhere = ["N >= 9"]\ncode = "y[i] = x[i]"',
+         "N=1..8", "E552", "N >= 9 does not hold"),
+        ('inputs = ["x[N]"]\noutputs = ["y[3 - N]"]\ncode = "y[i] = x[0]"',
+         "N=4..8", "E552", "3 - N is -5 to -1"),
+        ('inputs = ["x[K]"]\noutputs = ["y[M]"]\nwhere = ["K = 2*M"]\ncode = "y[i] = x[2*i + 2]"',
+         "", "E152", "axis 0 of (M * 2,)"),
+        ('inputs = ["x[M*N]"]\noutputs = ["y[M, N]"]\ncode = "y[i, j] = x[i*N + j]"',
+         "", "E152", "axis 0 of (M * N,)"),
+        ('inputs = ["x[K]"]\noutputs = ["y[M]"]\nwhere = ["K = 2*M"]\ncode = "y[i] = x[i]"',
+         "K=7", "E552", "M would be -7/-2"),
+        ('inputs = ["x[K]"]\noutputs = ["y[M]"]\nwhere = ["K = 2*M"]\ncode = "y[i] = x[i]"',
+         "K=1..8 M=9..12", "E552", "K = 2*M is 18 to 24"),
+        ('inputs = ["x[K]"]\noutputs = ["y[M + 1]"]\nwhere = ["K = 2*M"]\ncode = "y = half(x)"',
+         "", "E552", "the code makes"),
+        ('inputs = ["x[N]"]\noutputs = ["y[N//2]"]\ncode = "y = half(x)"',
+         "", "E553", "nothing shows that"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(text: str, options: str, code: str, what: str, tmp_path: Path) -> None:
+    half = 'inputs = ["x[P]"]\noutputs = ["y[P//2]"]\nwhere = ["P % 2 = 0"]\n'
+    file(tmp_path, "half", half + 'code = "y[i] = x[2*i]"')
+    path = file(tmp_path, "own", text)
+    words = [w for o in options.split() for w in ("--size", o)]
+    said = built(path, *words, "-o", tmp_path / "own.so", code=2)
+    assert f"[{code}]" in said, said
+    assert what in said
+    assert not (tmp_path / "own.so").exists()
+
+
+@needs_cc
+def test_files_that_call_files(tmp_path: Path) -> None:
+    """What the caller says of sizes is known in what it calls."""
+    half = 'inputs = ["x[P]"]\noutputs = ["y[P//2]"]\nwhere = ["P % 2 = 0"]\n'
+    file(tmp_path, "half", half + 'code = "y[i] = x[2*i] + x[2*i + 1]"')
+    text = 'inputs = ["x[N]"]\noutputs = ["y[N//2]"]\nwhere = ["N % 2 = 0"]\ncode = "y = half(x)"'
+    path = file(tmp_path, "own", text)
+    built(path, "-o", tmp_path / "own.so")
+    library = ctypes.CDLL(str(tmp_path / "own.so"))
+    header = (tmp_path / "own.h").read_text()
+    x, y = np.arange(10, dtype=np.float32), np.zeros(5, np.float32)
+    assert called(library, header, "own", {"x": x, "y": y}, [10]) == 0
+    assert np.array_equal(y, x[::2] + x[1::2])
+    assert called(library, header, "own", {"x": x, "y": y}, [9]) == OUTSIDE

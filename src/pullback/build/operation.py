@@ -269,7 +269,9 @@ class _Function:
             inner = [e for e in variable.shape[1:] if isinstance(e, Dim)]
             far = " || ".join([f"{extent_in_c(e, sizes)} != {e.hi}" for e in inner])
             lines.append(f"  const int far_{name} = {far};")
-            lines.append(f"  char *const {own} = far_{name} ? malloc({max(room, 1)}) : (char *){name};")
+            lines.append(
+                f"  char *const {own} = far_{name} ? malloc({max(room, 1)}) : (char *){name};"
+            )
             lines.append(f"  if (far_{name} && !{own}) status = -1;")
             if place < count:
                 lines.append(f"  if (!status) {into}")

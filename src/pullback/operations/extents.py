@@ -1,6 +1,6 @@
 """Sizes of symbols that stay symbolic: which are arguments, and which follow from those.
 
-    K = 2*M, 2*P = M  ->  M and P are free, K is 2*M, and a call has to check that 2*P = M
+K = 2*M, 2*P = M  ->  M and P are free, K is 2*M, and a call has to check that 2*P = M
 """
 
 from __future__ import annotations
@@ -213,9 +213,7 @@ def _solved(
     return _followed(missing, conditions, numbers.known)
 
 
-def _follow(
-    made: Extents, followed: Mapping[str, tuple[Tree, Condition]], told: Told
-) -> None:
+def _follow(made: Extents, followed: Mapping[str, tuple[Tree, Condition]], told: Told) -> None:
     """Symbols that follow from others. Raises: ShapeError."""
     waiting = dict(followed)
     while ready := [n for n, (tree, _) in waiting.items() if made.known.keys() >= {*symbols(tree)}]:
@@ -252,7 +250,7 @@ def _sides(condition: Condition, known: Mapping[str, Any]) -> list[tuple[Name, T
     sides = form(condition.left, known), form(condition.right, known)
     if made or sides[0] is None or sides[1] is None:
         return made
-    (left, number), (right, other) = sides
+    (left, number), (right, other) = sides[0], sides[1]
     factors = {n: left.get(n, 0) - right.get(n, 0) for n in {**left, **right}}
     for name, factor in factors.items():
         if abs(factor) == 1:

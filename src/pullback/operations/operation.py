@@ -39,6 +39,7 @@ TEST_KEYS: dict[str, Any] = {
     "gradient": list,
 }  # fmt: skip
 MOST_BYTES = 1 << 18  # of a file
+FARTHEST = 1e300  # of values that are drawn
 MOST_CALLS = 16  # of files that call files
 
 
@@ -320,7 +321,11 @@ def _test(entries: Mapping[str, Any], where: str) -> Test:
     for name, value in entries.get("sizes", {}).items():
         if name.startswith(RANK) and value > MOST_RANK:
             raise StateError(f"{where}, test: {name} is at most {MOST_RANK} axes", code="E550")
-    return Test(**entries)
+    test = Test(**entries)
+    if not (-FARTHEST <= test.low <= test.high <= FARTHEST and 0 <= test.tolerance <= FARTHEST):
+        what = f"{where}, test: values of {test.low} to {test.high} within {test.tolerance}"
+        raise StateError(what, help="low <= high, tolerance >= 0, all finite", code="E550")
+    return test
 
 
 def _known(entries: Mapping[str, Any], keys: Sequence[str], where: str) -> None:

@@ -160,11 +160,12 @@ def verify_body(body: Body, after: str, proofs: Proofs) -> None:
 def _inside(position: Expr, extent: Extent, guards: Guards, proofs: Proofs) -> bool:
     key = position, extent, guards
     if key not in proofs.inside:
-        proofs.inside[key] = _proved(position, extent, guards, proofs.intervals)
+        proofs.inside[key] = proved(position, extent, guards, proofs.intervals)
     return proofs.inside[key]
 
 
-def _proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
+def proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
+    """Whether an index is data, or lies inside an extent where guards hold."""
     ways = (Prover(given, intervals) for given in dict.fromkeys(((), guards)))
     if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True

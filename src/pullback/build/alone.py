@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
 from pullback.backends.base import Compiler, Image, lined
 from pullback.backends.host.lines import LINE, NEEDS, Lines
+from pullback.backends.nests.dense import apart as lies_apart
 from pullback.backends.registry import named
 from pullback.build.elf import shared_library
 from pullback.build.interface import signature
@@ -175,6 +176,7 @@ class Apart(Compiler, Protocol):
     """What compiles kernels as objects, and writes what launches them."""
 
     objects: dict[str, bytes]
+    dense: bool
 
     def program(
         self,
@@ -200,8 +202,10 @@ class Function(Protocol):
     def names(self) -> list[str]:
         """Of inputs, results and sizes."""
 
-    def image(self, writer: Compiler) -> Image:
-        """Kernels by a backend, memory planned."""
+    copied: bool
+
+    def compiled(self, start: Callable[[], Apart]) -> tuple[Apart, Image]:
+        """Kernels by a backend, memory planned; `copied`: they work on copies."""
 
     @property
     def state(self) -> list[Variable]:
@@ -251,10 +255,12 @@ def linked(
         raise UnsupportedError(f"{what}, without a C compiler", help=NEEDS, code="E533")
     writer, sites, texts = apart(), list[str](), [COMMON, _has(facts["features"])]
     for function in functions:
-        image, names = function.image(writer), function.names()
+        own, image = function.compiled(apart)
+        writer.objects |= own.objects
+        names = function.names()
         inner = f"{function.name}_kernels"
         arguments = dict(zip(function.state, names, strict=False))
-        program = writer.program(inner, image, arguments, function.constants, function.sizes, sites)
+        program = own.program(inner, image, arguments, function.constants, function.sizes, sites)
         texts += [program, _outer(function, inner, arguments)]
     return _together(writer, texts, [f.name for f in functions], facts, sites)
 
@@ -306,7 +312,7 @@ def _outer(function: Function, inner: str, arguments: Mapping[Variable, str]) ->
         b.fails(b.value(f"xor i1 {in_llvm(b, check, sizes)}, true"), "-2")
     wide: dict[Variable, int] = {}
     for variable in arguments:
-        if any(isinstance(e, Dim) for e in variable.shape[1:]):
+        if function.copied and lies_apart(variable.shape):
             wide[variable] = room
             room += lined(max(1, prod(map(upper, variable.shape)) * variable.dtype.itemsize))
     if wide:

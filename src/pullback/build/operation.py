@@ -8,13 +8,14 @@ one is an argument, kernels work on copies whose rows lie as far apart as at the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.nests.dense import ApartError, apart
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
@@ -24,7 +25,7 @@ from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
 from pullback.build.interface import INTERFACE, Around, features, function_name, head, hidden
 from pullback.build.sized import extent_in_c, in_c
 from pullback.config import Options
-from pullback.errors import ArgumentError, ShapeError, UnsupportedError
+from pullback.errors import ArgumentError, InvalidIR, ShapeError, UnsupportedError
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Expr, Extent, upper
 from pullback.ir.graph import Variable
@@ -52,6 +53,15 @@ WINDOWS = """\
 """
 BOUNDS = 1, 1024  # of a size that is an argument
 LARGEST = 1 << 31  # bytes of an array at its largest size
+
+
+class Laying(Compiler, Protocol):
+    """What compiles kernels over arrays with gaps, or without (`dense`)."""
+
+    dense: bool
+
+
+AnyWriter = TypeVar("AnyWriter", bound=Laying)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +200,7 @@ class _Function:
     asked: Asked
     dims: Sequence[Dim]  # those of all functions, in one order
     checks: Sequence[Expr]  # what has to be true of them, beside bounds
+    copied: bool = False  # whether kernels work on copies of arrays of symbolic sizes
 
     def writer(self, prefix: str) -> Writer:
         backend: Any = named(LANGUAGE)
@@ -214,13 +225,24 @@ class _Function:
     def text(self, sites: list[str]) -> str:
         """Kernels, the function of them, and one of dense arrays around it."""
         inner = f"{self.name}_kernels"
-        writer = self.writer(inner)
-        image, count, sizes = self.image(writer), len(self.part.inputs), self.sizes
+        writer, image = self.compiled(lambda: self.writer(inner))
+        count, sizes = len(self.part.inputs), self.sizes
         pairs = list(zip(self.state, self.names(), strict=False))
         text = writer.program(
             image, dict(pairs[:count]), dict(pairs[count:]), self.constants, sizes, sites, {}
         )
         return "\n".join([hidden(text, inner), *writer.bodies, text, self.outer(text, sizes)])
+
+    def compiled(self, start: Callable[[], AnyWriter]) -> tuple[AnyWriter, Image]:
+        """Kernels over arrays as they are given, or, where one cannot have that, over copies."""
+        for self.copied in (False, True):
+            writer = start()
+            writer.dense = not self.copied
+            try:
+                return writer, self.image(writer)
+            except ApartError:
+                continue
+        raise InvalidIR("arrays that lie apart lie as lowering has them")
 
     def image(self, writer: Compiler) -> Image:
         """Kernels by a backend, memory planned."""
@@ -260,17 +282,18 @@ class _Function:
         count, given, back, frees = len(self.part.inputs), [], [], []
         lines.append("  int status = 0;")
         for place, (variable, name) in enumerate(zip(self.state, self.names(), strict=False)):
-            if not any(isinstance(e, Dim) for e in variable.shape[1:]):
+            if not (self.copied and apart(variable.shape)):
                 given.append(name)
                 continue
             own = f"wide_{name}"
             into, out = _copies(variable, name, own, sizes)
-            room = prod(map(upper, variable.shape)) * variable.dtype.itemsize
+            row = prod(map(upper, variable.shape[1:])) * variable.dtype.itemsize
+            room = f"{extent_in_c(variable.shape[0], sizes)} * (size_t){max(row, 1)}"
             inner = [e for e in variable.shape[1:] if isinstance(e, Dim)]
             far = " || ".join([f"{extent_in_c(e, sizes)} != {e.hi}" for e in inner])
             lines.append(f"  const int far_{name} = {far};")
             lines.append(
-                f"  char *const {own} = far_{name} ? malloc({max(room, 1)}) : (char *){name};"
+                f"  char *const {own} = far_{name} ? malloc({room} + 64) : (char *){name};"
             )
             lines.append(f"  if (far_{name} && !{own}) status = -1;")
             if place < count:

@@ -169,6 +169,15 @@ def proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals)
     ways = (Prover(given, intervals) for given in dict.fromkeys(((), guards)))
     if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True
+    if isinstance(position, E.If):
+        sides = (
+            (position.then, (*guards, position.condition)),
+            (
+                position.otherwise,
+                (*guards, E.logical_not(position.condition)),
+            ),
+        )
+        return all(proved(side, extent, given, intervals) for side, given in sides)
     other = any(isinstance(n, Axis) and n.extent != extent for n in walk(position))
     tried = points.inside(position, (lower if other else upper)(extent), guards)
     if tried:

@@ -9,12 +9,13 @@ another. Where one offset is not shown to be so, nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from math import prod
 
 from pullback.algebra.affine import Affine, affine, to_expr
-from pullback.algebra.bounds import Prover
+from pullback.algebra.bounds import Prover, bounds
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Expr, Extent, Shape, extent_expr, index, upper
@@ -27,6 +28,7 @@ from pullback.ir.nest import (
     For,
     Guard,
     Load,
+    LoopKind,
     Mark,
     Prefetch,
     Routine,
@@ -37,6 +39,7 @@ from pullback.ir.nest import (
     Transpose,
     Var,
 )
+from pullback.ir.node import Node
 
 Facts = tuple[Expr, ...]  # what holds where a statement stands
 
@@ -70,13 +73,14 @@ class _Dense:
     provers: dict[Facts, Prover] = field(default_factory=dict)
     offsets: dict[tuple[Array, Expr, Facts], Expr] = field(default_factory=dict)
     values: dict[tuple[Expr, Facts], Expr] = field(default_factory=dict)
+    turned: int = 0  # panels that were copied by one statement
 
     def block(self, body: tuple[Stmt, ...], facts: Facts) -> tuple[Stmt, ...]:
         return tuple([self.statement(s, facts) for s in body])
 
     def statement(self, s: Stmt, facts: Facts) -> Stmt:
         """Raises: ApartError."""
-        of = lambda e: self.value(e, facts)  # noqa: E731
+        of: Callable[[Expr], Expr] = partial(self.value, facts=facts)
         match s:
             case For():
                 least = E.logical_not(E.Less(s.var, s.lo))
@@ -105,14 +109,31 @@ class _Dense:
             case Mark():
                 return s
 
-    def transposed(self, s: Transpose, facts: Facts) -> Transpose:
-        """Raises: ApartError where a side has rows that are further apart than they need be."""
-        if s.target in self.shapes or s.source in self.shapes:
-            raise ApartError(f"rows of {s.source} are turned")
-        of = lambda e: self.value(e, facts)  # noqa: E731
-        ends = {"rows": of(s.rows), "columns": of(s.columns)}
-        to, out = of(s.target_offset), of(s.source_offset)
-        return replace(s, target_offset=to, source_offset=out, **ends)
+    def transposed(self, s: Transpose, facts: Facts) -> Stmt:
+        """As it is, or as loops where rows of the source lie as sizes say. Raises: ApartError."""
+        if s.source not in self.shapes and s.target not in self.shapes:
+            return replace(
+                s,
+                target_offset=self.value(s.target_offset, facts),
+                source_offset=self.value(s.source_offset, facts),
+                rows=self.value(s.rows, facts),
+                columns=self.value(s.columns, facts),
+            )
+        self.turned += 1
+        ends = s.columns, s.rows, index(s.word)
+        c, r, u = (
+            Var(f"{name}_turned{self.turned}", 0, max(0, bounds(end)[1] - 1))
+            for name, end in zip("cru", ends, strict=True)
+        )
+        part = [(u, 1)] if s.word > 1 else []
+        to = _sum(s.target_offset, (c, s.target_row), (r, s.word), *part)
+        out = _sum(s.source_offset, (r, s.source_row), (c, s.word), *part)
+        body: Stmt = Store(s.target, to, Load(s.source, out))
+        if s.word > 1:
+            body = For(u, index(0), ends[2], (body,), LoopKind.UNROLL)
+        kind = LoopKind.VECTOR if s.word == 1 else LoopKind.SEQ
+        inner = For(r, index(0), ends[1], (body,), kind)
+        return self.statement(For(c, index(0), ends[0], (inner,)), facts)
 
     def value(self, e: Expr, facts: Facts) -> Expr:
         """An expression with its reads; each side of a choice under its condition."""
@@ -160,11 +181,7 @@ class _Dense:
         rest = self.placed(column, inner, facts)
         if rest is None:
             return None
-        stride = index(1)
-        for extent in inner:
-            stride = (
-                E.Mul(stride, self.size(extent)) if stride is not index(1) else self.size(extent)
-            )
+        stride: Expr = reduce(E.Mul, map(self.size, inner))
         total = rest
         for atom, times in row.terms:
             total = E.Add(total, E.Mul(E.Mul(atom, stride), index(times)))
@@ -172,9 +189,10 @@ class _Dense:
 
     def size(self, extent: Extent) -> Expr:
         """An extent at run time."""
-        sizes = self.sizes
-        own = extent_expr(extent)
-        return E.rewritten(own, lambda n: sizes[n.dim.name] if isinstance(n, E.Size) else None)
+        return E.rewritten(extent_expr(extent), self._size)
+
+    def _size(self, node: Node) -> Node | None:
+        return self.sizes[node.dim.name] if isinstance(node, E.Size) else None
 
     def prover(self, facts: Facts) -> Prover:
         if facts not in self.provers:
@@ -182,8 +200,17 @@ class _Dense:
         return self.provers[facts]
 
 
+def _sum(start: Expr, *steps: tuple[Expr, int]) -> Expr:
+    """``start + var * step + ..``"""
+    total = start
+    for var, step in steps:
+        total = E.Add(total, E.Mul(var, index(step)))
+    return total
+
+
 def _nearest(form: Affine, far: int) -> tuple[Affine, Affine]:
     """``far * row + column``, the coefficients of the column as small as they can be."""
-    near = lambda c: (c + far // 2) // far  # noqa: E731
-    row = form.made(tuple((a, near(c)) for a, c in form.terms if near(c)), near(form.const))
+    half = far // 2
+    rows = [(a, (c + half) // far) for a, c in form.terms]
+    row = form.made(tuple([t for t in rows if t[1]]), (form.const + half) // far)
     return row, form.minus(row.times(far))

@@ -312,11 +312,12 @@ def check_reads(body: Expr, origin: Origin) -> None:
     """Raises: IndexRangeError for an unguarded read that leaves its axis, data apart."""
     known = Intervals()
     for guarded in _guarded(body, Take):
-        if guarded.need is not None or not isinstance(guarded.node, Take):
-            continue
         take = guarded.node
+        if not isinstance(take, Take):
+            continue
+        given = () if guarded.need is None else (guarded.need,)
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
-            if not proved(place, extent, (), known):
+            if not proved(place, extent, given, known):
                 lo, hi = bounds(place)
                 raise IndexRangeError(
                     f"an index of {take.source} runs from {lo} to {hi},"

@@ -24,6 +24,7 @@ from test_build_sizes import arguments, called
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "ops").glob("*.toml"))
+NUMBERS = {"im2col": {"P": 3, "Q": 2, "H": 5, "W": 6}}  # what it divides by
 QUICK = ("gemm", "gemm_columns", "softmax", "attention", "conv2d", "concat", "transpose", "tril",
          "layer_norm", "cumsum", "max_pool2d", "flip", "cross_entropy")  # fmt: skip
 MOST = 48  # a size at most: no power of two, and more than a vector
@@ -58,7 +59,7 @@ def tried(path: Path, folder: Path) -> None:
     grad = any(s.type is None or s.type.is_float for s in operation.inputs) and bool(
         operation.inputs
     )
-    bounds = dict.fromkeys(operation.symbols, (1, MOST))
+    bounds = {**dict.fromkeys(operation.symbols, (1, MOST)), **NUMBERS.get(path.stem, {})}
     ranks = {n: v for n, v in operation.test.sizes.items() if n[0] == "~"}
     try:
         made = built(operation, Asked({**bounds, **ranks}, float32, grad))
@@ -81,7 +82,6 @@ def run(
     """Beside the operation itself, every array in front of a page that nobody may touch."""
     rng = np.random.default_rng(5)
     arrays, given = drawn(operation, {**sizes, **ranks}, rng)
-    runs = [run for s in operation.inputs for run in s.runs]
     arrays = [x.astype(np.float32) if x.dtype == np.float64 else x for x in arrays]
     tensors = [pb.tensor(x, requires_grad=x.dtype.kind == "f") for x in arrays]
     results = operation.of_stored(*tensors, **given)
@@ -97,9 +97,10 @@ def run(
             wanted |= {f"d{one.name}": next(own).numpy()} if x.requires_grad else {}
     known = {s.name: x for s, x in zip(operation.inputs, arrays, strict=True)}
     known |= {f"d{s.name}": h for s, h in zip(operation.outputs, heads, strict=True)}
+    every = known_sizes(operation, arrays, given)
     for function in (name, f"{name}_backward") if grad else (name,):
         names, places = arguments(header, function)
-        counts = [size_of(p, operation, arrays, sizes, bool(runs)) for p in places]
+        counts = [every[p if p in every else p.rstrip("_")] for p in places]
         with_room: dict[str, Array] = {}
         fences = []
         for n in names:
@@ -117,22 +118,13 @@ def run(
             fence.__exit__(None, None, None)
 
 
-def size_of(
-    place: str, operation: Operation, arrays: list[Array], sizes: dict[str, int], runs: bool
-) -> int:
-    """A size that is an argument, by the arrays or by what the test says."""
-    plain = place.rstrip("_") if place not in operation.symbols else place
-    if plain in sizes:
-        return sizes[plain]
-    assert runs
-    ranks = {run.text: 1 for s in operation.inputs for run in s.runs}
-    for one, x in zip(operation.inputs, arrays, strict=True):
-        for run in one.runs:
-            ranks[run.text] = x.ndim - len(one.sizes)
-        for size, count in zip(one.expanded(ranks), x.shape, strict=True):
-            if size.text == place:
-                return int(count)
-    raise AssertionError(f"{place} of {operation.name}")
+def known_sizes(operation: Operation, arrays: list[Array], given: dict[str, int]) -> Any:
+    """Every symbol, by the arrays as they lie and what is given."""
+    shapes = [
+        x.shape if s.order is None else [x.shape[s.order.index(n)] for n in range(x.ndim)]
+        for s, x in zip(operation.inputs, arrays, strict=True)
+    ]
+    return operation.sizes(shapes, given).known
 
 
 @needs_cc
@@ -154,3 +146,29 @@ def test_files(path: Path, tmp_path: Path) -> None:
 )
 def test_files_without_a_compiler(path: Path, tmp_path: Path) -> None:
     tried(path, tmp_path)
+
+
+@needs_cc
+@pytest.mark.parametrize("copied", [False, True])
+def test_more_axes_than_offsets_can_say_are_copied(copied: bool, tmp_path: Path) -> None:
+    """Each size is told by one array; behind four symbolic axes kernels work on copies."""
+    axes = "A, B, C, D, E" if copied else "A, B, C, D"
+    names = axes.lower()
+    text = f'name = "five"\ninputs = ["x[{axes}]"]\noutputs = ["y[{axes}]"]\n'
+    (tmp_path / "five.toml").write_text(text + f'code = "y[{names}] = x[{names}] * (d + 1)"')
+    operation = read(tmp_path / "five.toml")
+    made = built(operation, Asked(dict.fromkeys(operation.symbols, (1, 9)), float32, grad=True))
+    assert [f.copied for f in made.functions] == [copied, copied]
+    (tmp_path / "five.so").write_bytes(made.data(True))
+    library = ctypes.CDLL(str(tmp_path / "five.so"))
+    for shape in ((2, 3, 9, 4, 5), (9, 9, 9, 9, 9), (1, 1, 1, 1, 1)):
+        shape = shape[: 4 + copied]
+        x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+        y, dx = np.zeros_like(x), np.zeros_like(x)
+        scale = np.arange(1, shape[3] + 1, dtype=np.float32).reshape((-1,) + (1,) * copied)
+        header = made.around.header()
+        assert called(library, header, "five", {"x": x, "y": y}, list(shape)) == 0
+        assert np.array_equal(y, x * scale)
+        given = {"dy": x, "x": x, "dx": dx}
+        assert called(library, header, "five_backward", given, list(shape)) == 0
+        assert np.array_equal(dx, x * scale)

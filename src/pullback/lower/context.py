@@ -144,6 +144,7 @@ class Context:
     sizes: Mapping[Dim, Var]
     regions: Regions
     marks: bool = False
+    far: int = 0
     starts: tuple[Linear, ...] = ()
     spans: tuple[Expr, ...] = ()
     depths: Mapping[Expr, int] = field(default_factory=dict)
@@ -204,8 +205,10 @@ class Context:
         return self.homes[stage.target]
 
     def memory(self, variable: Variable) -> Home:
-        """Where a variable lies: row-major over the upper bounds."""
-        return Home.whole(self.arrays[variable], map(upper, variable.shape))
+        """Where a variable lies: row-major over the upper bounds, or over `far` symbolic ones."""
+        shape = variable.shape
+        far = [(self.far if isinstance(e, Dim) else 0) or upper(e) for e in shape]
+        return Home.whole(self.arrays[variable], far)
 
     def site(self, take: Take, place: int) -> int:
         """The number of the check of one data index."""
@@ -227,7 +230,7 @@ class Context:
         return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
 
 
-def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
+def begin(kernel: Kernel, schedule: Schedule, marks: bool = False, far: int = 0) -> Context:
     """A context with the kernel's arrays and sizes, and an empty draft."""
     taken: dict[str, int] = {}
     arrays: dict[Variable, Array] = {}
@@ -239,7 +242,7 @@ def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
     slots = enumerate(schedule.slots)
     draft = Draft([Array(f"tile{n}", slot.dtype, slot.size, "scratch") for n, slot in slots])
     worked = regions(kernel.stages, kernel.finish)
-    return Context(kernel, schedule, draft, arrays, sizes, worked, marks)
+    return Context(kernel, schedule, draft, arrays, sizes, worked, marks, far)
 
 
 def symbols(kernel: Kernel) -> list[Dim]:

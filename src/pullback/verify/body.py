@@ -170,14 +170,9 @@ def proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals)
     if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True
     if isinstance(position, E.If):
-        sides = (
-            (position.then, (*guards, position.condition)),
-            (
-                position.otherwise,
-                (*guards, E.logical_not(position.condition)),
-            ),
-        )
-        return all(proved(side, extent, given, intervals) for side, given in sides)
+        test = position.condition
+        sides = (position.then, test), (position.otherwise, E.logical_not(test))
+        return all(proved(e, extent, (*guards, c), intervals) for e, c in sides)
     other = any(isinstance(n, Axis) and n.extent != extent for n in walk(position))
     tried = points.inside(position, (lower if other else upper)(extent), guards)
     if tried:

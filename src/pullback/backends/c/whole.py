@@ -176,8 +176,8 @@ class Writer(Loops):
         language, codes = Portable(job.target.vector), []
         for kernel, schedule in work:
             verify_routine(lower(kernel, schedule), "lower")
-            nest = lower(kernel, schedule, marks=True)
-            nest = dense(nest, kernel) if self.dense else nest
+            written = dense if self.dense else lower
+            nest = written(kernel, schedule, marks=True)
             symbol = f"_{self.prefix}_{len(self.bodies)}"
             text = emit_routine(nest, language, symbol)
             self.bodies.append(f"{comment(show(kernel))}\n{text}")

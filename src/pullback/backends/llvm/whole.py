@@ -31,6 +31,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Branch, Feed, Item, Launch, Loop, Receive
 from pullback.ir.signature import digest
+from pullback.schedule.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 Talks = Feed | Receive
@@ -51,9 +52,9 @@ class Objects(Loops):
         self.objects: dict[str, bytes] = {}
         self.dense = False  # arrays of symbolic sizes have no gaps
 
-    def laid(self, routine: Routine, kernel: Kernel) -> Routine:
+    def laid(self, routine: Routine, kernel: Kernel, schedule: Schedule) -> Routine:
         """The nest over arrays as they lie. Raises: ApartError."""
-        return dense(routine, kernel) if self.dense else routine
+        return dense(kernel, schedule) if self.dense else routine
 
     def emit(self, routines: Iterable[Routine], job: Job) -> list[Code]:
         codes = []

@@ -1,47 +1,47 @@
 """Arrays of symbolic sizes as callers have them: rows that follow one another.
 
-    x[i*1024 + j], 0 <= j < N <= 1024  ->  x[i*N + j]
+    x[i*2^20 + j], as if each row had 2^20 elements  ->  x[i*N + j]
 
-Lowering lays arrays out by the largest sizes. An offset there is a row and a column in one way
-alone, so where the column is shown to be inside, both are known, and the row's stride may be
-another. Where one offset is not shown to be so, nothing is changed.
+Lowering lays arrays out by the largest sizes. It is told one size that nothing reaches, so that the
+coefficient of each part of an offset says how many rows and how many columns it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from math import prod
 
 from pullback.algebra.affine import Affine, affine, to_expr
-from pullback.algebra.bounds import Prover, bounds
+from pullback.algebra.bounds import bounds
+from pullback.backends.nests.ranges import ranged
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.expr import Dim, Expr, Extent, Shape, extent_expr, index, upper
+from pullback.ir.expr import Dim, Expr, Extent, Shape, extent_expr, index
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import (
     Array,
-    Check,
-    Combine,
-    Declare,
     For,
     Guard,
     Load,
     LoopKind,
-    Mark,
     Prefetch,
     Routine,
-    Set,
     Stmt,
     Store,
     StoreCombine,
     Transpose,
     Var,
 )
-from pullback.ir.node import Node
+from pullback.ir.node import Node, rebuild
+from pullback.ir.statements import with_roots
+from pullback.lower.kernel import lower
+from pullback.schedule.schedule import Schedule
 
-Facts = tuple[Expr, ...]  # what holds where a statement stands
+FAR = 1 << 20  # elements of a row
+NEAR = 1 << 18  # a column's coefficients and constants stay below it
+MOST = 3  # of such axes behind the first one: offsets are of 64 bits
 
 
 class ApartError(UnsupportedError):
@@ -53,15 +53,20 @@ def apart(shape: Shape) -> bool:
     return any(isinstance(e, Dim) for e in shape[1:])
 
 
-def dense(routine: Routine, kernel: Kernel) -> Routine:
-    """The routine over arrays without gaps. Raises: ApartError."""
-    pairs = zip(routine.arguments, kernel.arguments, strict=True)
-    shapes = {array: v.shape for array, v in pairs if apart(v.shape)}
-    if not shapes:
+def dense(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
+    """The nest of a kernel over arrays without gaps. Raises: ApartError."""
+    shapes = [v.shape for v in kernel.arguments]
+    longest = max((sum(isinstance(e, Dim) for e in s[1:]) for s in shapes), default=0)
+    if longest > MOST:
+        raise ApartError(f"{longest} symbolic axes behind the first one")
+    far = FAR if longest else 0
+    routine = ranged(lower(kernel, schedule, marks=marks, far=far))
+    own = {a: s for a, s in zip(routine.arguments, shapes, strict=True) if apart(s)}
+    if not own:
         return routine
-    own = _Dense(shapes, {v.name: v for v in routine.sizes})
-    body = own.block(routine.body, ())
-    return replace(routine, body=body, finish=own.block(routine.finish, ()))
+    made = _Dense(own, {v.name: v for v in routine.sizes})
+    body = tuple(map(made.statement, routine.body))
+    return replace(routine, body=body, finish=tuple(map(made.statement, routine.finish)))
 
 
 @dataclass(slots=True)
@@ -70,55 +75,22 @@ class _Dense:
 
     shapes: Mapping[Array, Shape]
     sizes: Mapping[str, Var]
-    provers: dict[Facts, Prover] = field(default_factory=dict)
-    offsets: dict[tuple[Array, Expr, Facts], Expr] = field(default_factory=dict)
-    values: dict[tuple[Expr, Facts], Expr] = field(default_factory=dict)
+    memo: dict[Node, Node] = field(default_factory=dict)
     turned: int = 0  # panels that were copied by one statement
 
-    def block(self, body: tuple[Stmt, ...], facts: Facts) -> tuple[Stmt, ...]:
-        return tuple([self.statement(s, facts) for s in body])
-
-    def statement(self, s: Stmt, facts: Facts) -> Stmt:
+    def statement(self, s: Stmt) -> Stmt:
         """Raises: ApartError."""
-        of: Callable[[Expr], Expr] = partial(self.value, facts=facts)
-        match s:
-            case For():
-                least = E.logical_not(E.Less(s.var, s.lo))
-                inner = (*facts, least, E.Less(s.var, s.hi))
-                return replace(s, lo=of(s.lo), hi=of(s.hi), body=self.block(s.body, inner))
-            case Guard():
-                body = self.block(s.body, (*facts, s.condition))
-                return replace(s, condition=of(s.condition), body=body)
-            case Declare():
-                return replace(s, init=of(s.init))
-            case Set():
-                return Set(s.register, tuple(map(of, s.indices)), of(s.value))
-            case Combine():
-                return Combine(s.register, tuple(map(of, s.indices)), s.combiner, of(s.value))
-            case Store():
-                return Store(s.array, self.offset(s.array, s.offset, facts), of(s.value))
-            case StoreCombine():
-                to = self.offset(s.array, s.offset, facts)
-                return StoreCombine(s.array, to, s.combiner, of(s.value))
-            case Check():
-                return replace(s, index=of(s.index), extent=of(s.extent))
-            case Transpose():
-                return self.transposed(s, facts)
-            case Prefetch():
-                return s if s.array not in self.shapes else Mark(())
-            case Mark():
-                return s
+        if isinstance(s, Transpose) and self.shapes.keys() & {s.source, s.target}:
+            return self.statement(self.loops(s))
+        made = with_roots(s, self.value)
+        if isinstance(made, For | Guard):
+            return replace(made, body=tuple(map(self.statement, made.body)))
+        if isinstance(made, Store | StoreCombine | Prefetch):
+            return replace(made, offset=self.offset(made.array, made.offset))
+        return made
 
-    def transposed(self, s: Transpose, facts: Facts) -> Stmt:
-        """As it is, or as loops where rows of the source lie as sizes say. Raises: ApartError."""
-        if s.source not in self.shapes and s.target not in self.shapes:
-            return replace(
-                s,
-                target_offset=self.value(s.target_offset, facts),
-                source_offset=self.value(s.source_offset, facts),
-                rows=self.value(s.rows, facts),
-                columns=self.value(s.columns, facts),
-            )
+    def loops(self, s: Transpose) -> Stmt:
+        """A copy of a panel by loops."""
         self.turned += 1
         ends = s.columns, s.rows, index(s.word)
         c, r, u = (
@@ -133,56 +105,37 @@ class _Dense:
             body = For(u, index(0), ends[2], (body,), LoopKind.UNROLL)
         kind = LoopKind.VECTOR if s.word == 1 else LoopKind.SEQ
         inner = For(r, index(0), ends[1], (body,), kind)
-        return self.statement(For(c, index(0), ends[0], (inner,)), facts)
+        return For(c, index(0), ends[0], (inner,))
 
-    def value(self, e: Expr, facts: Facts) -> Expr:
-        """An expression with its reads; each side of a choice under its condition."""
-        key = e, facts
-        if key not in self.values:
-            self.values[key] = self._value(e, facts)
-        return self.values[key]
-
-    def _value(self, e: Expr, facts: Facts) -> Expr:
-        if isinstance(e, Load):
-            return Load(e.array, self.offset(e.array, e.offset, facts))
-        if isinstance(e, E.If):
-            then = self.value(e.then, (*facts, e.condition))
-            other = self.value(e.otherwise, (*facts, E.logical_not(e.condition)))
-            return E.If(self.value(e.condition, facts), then, other)
-        kids = tuple([self.value(k, facts) for k in e.children if isinstance(k, Expr)])
-        made = e if kids == e.children else e.with_children(kids)
+    def value(self, e: Expr) -> Expr:
+        """An expression with its reads."""
+        made = rebuild(e, self._read, self.memo)
         assert isinstance(made, Expr)
         return made
 
-    def offset(self, array: Array, offset: Expr, facts: Facts) -> Expr:
-        """Raises: ApartError."""
-        plain = self.value(offset, facts)
-        shape = self.shapes.get(array)
-        if shape is None:
-            return plain
-        key = array, plain, facts
-        if key not in self.offsets:
-            made = self.placed(affine(plain), shape, facts)
-            if made is None:
-                raise ApartError(f"a column of {array} is not shown to be in its row")
-            self.offsets[key] = made
-        return self.offsets[key]
+    def _read(self, node: Node) -> Node | None:
+        if not isinstance(node, Load):
+            return None
+        return Load(node.array, self.offset(node.array, node.offset))
 
-    def placed(self, form: Affine, shape: Shape, facts: Facts) -> Expr | None:
-        """Rows by the sizes at hand; None where the column is not shown to be inside."""
+    def offset(self, array: Array, offset: Expr) -> Expr:
+        """Raises: ApartError for a column that may be taken for a row."""
+        shape = self.shapes.get(array)
+        return offset if shape is None else self.placed(affine(offset), shape)
+
+    def placed(self, form: Affine, shape: Shape) -> Expr:
+        """Rows by the sizes at hand."""
         place = next((n for n, e in enumerate(shape) if n and isinstance(e, Dim)), None)
         if place is None:
             return to_expr(form)
         inner = shape[place:]
-        far = prod(map(upper, inner))
-        row, column = _nearest(form, far)
-        if not self.prover(facts).inside(to_expr(column), far):
-            return None
-        rest = self.placed(column, inner, facts)
-        if rest is None:
-            return None
+        far = prod(FAR if isinstance(e, Dim) else e for e in inner)
+        row, column = _parted(form, far)
+        most = max(abs(c) for c in (column.const, *(c for _, c in column.terms)))
+        if most > far // FAR * NEAR:
+            raise ApartError(f"a column of {shape} that is no column")
         stride: Expr = reduce(E.Mul, map(self.size, inner))
-        total = rest
+        total = self.placed(column, inner)
         for atom, times in row.terms:
             total = E.Add(total, E.Mul(E.Mul(atom, stride), index(times)))
         return E.Add(total, E.Mul(stride, index(row.const))) if row.const else total
@@ -194,11 +147,6 @@ class _Dense:
     def _size(self, node: Node) -> Node | None:
         return self.sizes[node.dim.name] if isinstance(node, E.Size) else None
 
-    def prover(self, facts: Facts) -> Prover:
-        if facts not in self.provers:
-            self.provers[facts] = Prover(facts)
-        return self.provers[facts]
-
 
 def _sum(start: Expr, *steps: tuple[Expr, int]) -> Expr:
     """``start + var * step + ..``"""
@@ -208,7 +156,7 @@ def _sum(start: Expr, *steps: tuple[Expr, int]) -> Expr:
     return total
 
 
-def _nearest(form: Affine, far: int) -> tuple[Affine, Affine]:
+def _parted(form: Affine, far: int) -> tuple[Affine, Affine]:
     """``far * row + column``, the coefficients of the column as small as they can be."""
     half = far // 2
     rows = [(a, (c + half) // far) for a, c in form.terms]

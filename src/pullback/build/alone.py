@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pullback.backends.base import Compiler, Image, lined
 from pullback.backends.host.lines import LINE, NEEDS, Lines
-from pullback.backends.nests.dense import apart as lies_apart
+from pullback.backends.host.lying import apart as lies_apart
 from pullback.backends.registry import named
 from pullback.build.elf import shared_library
 from pullback.build.interface import signature

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
-from pullback.backends.nests.dense import ApartError, apart
+from pullback.backends.host.lying import ApartError, apart
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying

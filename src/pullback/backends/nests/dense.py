@@ -15,8 +15,8 @@ from math import prod
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import bounds
+from pullback.backends.host.lying import ApartError, apart
 from pullback.backends.nests.ranges import ranged
-from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Expr, Extent, Shape, extent_expr, index
 from pullback.ir.kernel import Kernel
@@ -42,15 +42,6 @@ from pullback.schedule.schedule import Schedule
 FAR = 1 << 20  # elements of a row
 NEAR = 1 << 18  # a column's coefficients and constants stay below it
 MOST = 3  # of such axes behind the first one: offsets are of 64 bits
-
-
-class ApartError(UnsupportedError):
-    """Rows of an array have to lie as far apart as at the largest size."""
-
-
-def apart(shape: Shape) -> bool:
-    """Whether rows lie further apart at the largest sizes than they need to."""
-    return any(isinstance(e, Dim) for e in shape[1:])
 
 
 def dense(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:

@@ -137,7 +137,8 @@ class Model(Module):
                 continue
             cells = (*self._parameters.values(), *free.values())
             if current() is None and any(getattr(t, "requires_grad", False) for t in cells):
-                watched([y for y in results if isinstance(y, Tensor)])
+                every = [y for r in results for y in (r if isinstance(r, list) else [r])]
+                watched([y for y in every if y is not None])
             return dict(zip([p.name for p in self.outputs], results, strict=True))
 
     def _know(self, names: frozenset[str]) -> None:

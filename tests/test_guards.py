@@ -18,7 +18,10 @@ from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Dim, Expr, Extent, index
 from pullback.ir.graph import MAX, MIN, PROD, SUM, Combiner, Definition, define, read
 from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.nest import Var
+from pullback.ir.node import walk
 from pullback.lower import lower
+from pullback.lower.guards import FALSE, TRUE, folded, replaced
 from pullback.lower.whole import scheduled
 from pullback.nn import functional as F
 from pullback.schedule.regions import bounds_of
@@ -323,3 +326,14 @@ def test_work_is_counted_from_bounds() -> None:
     _, routine = routine_of(masked(16, 16, lambda i, k: E.Less(i, index(99)), SUM), (4,), 2)
     assert executed(routine).terms == 256
     assert executed(routine).stores == 16
+
+
+def test_a_condition_on_a_quotient_is_the_same_for_all_of_a_block() -> None:
+    """``(64 a + b) // 192 < 1`` of ``0 <= b < 64`` is one on `a`."""
+    a, b = Var("a", 0, 8), Var("b", 0, 63)
+    block = E.FloorDiv(E.Add(E.Mul(a, index(64)), b), index(192))
+    condition = folded(E.Less(block, index(1)))
+    assert b not in set(walk(condition)), f"{condition}"
+    assert folded(E.Less(block, index(3))) is TRUE
+    for value in range(9):
+        assert replaced(condition, {a: index(value)}) is (TRUE if value < 3 else FALSE)

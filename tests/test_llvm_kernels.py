@@ -331,3 +331,19 @@ def test_a_single_narrowed_lane_stores_one_element(kind: DType) -> None:
     y = np.zeros(34, kind.numpy)
     code([x, y])
     np.testing.assert_array_equal(y.astype(np.int32), np.roll(x, 17))
+
+
+def test_places_are_computed_in_the_loops_that_they_depend_on() -> None:
+    """``x[700 a + 50 b + c]`` in three loops of few turns: one addition in the innermost."""
+    x, y = Array("x", float32, 4200), Array("y", float32, 1)
+    a, b, c = (Var(n, 0, 2) for n in "abc")
+    total = Register("s", float32)
+    place = at(times(TASK, 2100), c, times(b, 50), times(a, 700))
+    inner: Stmt = Combine(total, (), SUM, Load(x, place))
+    for var in (c, b, a):
+        inner = loop(var, 3, inner)
+    made = routine([x, y], [Declare(total, ZERO), inner, Store(y, index(0), Peek(total, ()))])
+    text = emit_routine(made, HOST)
+    block = text[: text.index(" = load float")].rsplit(":\n", 1)[1]
+    assert "mul" not in block, block
+    assert block.count("add i64") == 1, block

@@ -54,11 +54,16 @@ def test_a_sample_compiles_for_every_gpu(target: str) -> None:
 @pytest.mark.parametrize("name", WIDEST)
 @pytest.mark.parametrize("kind", [bfloat16, float32, float64])
 def test_large_products_are_what_their_price_says(name: str, kind: DType) -> None:
-    """The widest instruction, no more shared memory than was counted, nothing spilled."""
+    """The widest instruction, no more shared memory than was counted, nothing spilled; parts of a
+    sum are added by a second launch.
+    """
     gpu = named(name)
     kernel = product(4096, 4096, 4096, kind, after=1)
-    ((group, schedule),) = made = plan.scheduled(kernel, plan.chooser(gpu))
-    (binary,) = offline.compiled(orders(plan.written("product", made)), gpu.capability)
+    made = plan.scheduled(kernel, plan.chooser(gpu))
+    (binary, *added) = offline.compiled(orders(plan.written("product", made)), gpu.capability)
+    group, schedule = made[0]
+    assert len(added) == (schedule.chunks > 1)
+    assert all(one.stack == 0 for one in added)
     needs = Work.of(group, gpu).needs(schedule)
     assert (WIDEST[name] if kind is not float64 else "m8n8k4") in binary.texts["ptx"]
     assert binary.shared <= needs.shared + 64 and binary.shared > 0

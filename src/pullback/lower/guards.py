@@ -37,13 +37,13 @@ def folded(node: Expr) -> Expr:
 
 
 def less(left: Expr, right: Expr) -> Expr:
-    """``left < right`` as ``0 <= high``, where ``right - left - 1 = step * high + low``."""
+    """``0 <= high``, where ``right - left - 1 = step * high + low``; a quotient times `c` first."""
+    if isinstance(right, E.Const) and isinstance(left, E.FloorDiv) and (by := E.divisor(left)):
+        return less(left.left, index(by * int(right.value)))
     gap = linear(right).minus(linear(left)).shifted(-1)
     lo, hi = gap.range()
-    if lo >= 0:
-        return TRUE
-    if hi < 0:
-        return FALSE
+    if lo >= 0 or hi < 0:
+        return TRUE if lo >= 0 else FALSE
     high = coarser(gap)
     if high is None:
         return E.Less(left, right)
@@ -72,9 +72,7 @@ def _differ(left: Expr, right: Expr, node: Expr) -> Expr:
         return right
     if right is FALSE:
         return left
-    if isinstance(left, E.Const) and isinstance(right, E.Const):
-        return FALSE if left.value == right.value else TRUE
-    return node
+    return FALSE if left is right else node
 
 
 def replaced(root: Expr, values: Values) -> Expr:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pullback.algebra.affine import Affine
 from pullback.backends.llvm import arith
 from pullback.backends.llvm.scope import Scope
-from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, prefix_mask
+from pullback.backends.llvm.text import Builder, Counter, Val, const, iota, mangled, prefix_mask
 from pullback.backends.nests.analysis import Facts
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, FloorDiv, Mod
@@ -126,15 +126,24 @@ class Memory:
         return self.arrays[array]
 
     def _sum(self, form: Affine, at: Scope, get: Get) -> Val:
-        total = const(0, "i64")
+        """The terms of a form, each added before the next loop inwards that counts another."""
+        terms: list[tuple[int, Val, int]] = []
+        loops: list[Counter] = []
         for atom, coefficient in form.terms:
             counter = at.uniform.counter(atom)
             if counter is not None:
-                term = counter.times(coefficient)
+                loops.append(counter)
+                terms.append((counter.number, counter.times(coefficient), 1))
             else:
                 own = at.uniform if at.lanes and atom is at.lanes.var else at
-                term = self.b.binary("mul", get(atom, own), const(coefficient, "i64"))
-            total = self.b.binary("add", total, term)
+                value = get(atom, own)
+                terms.append((value.number, value, coefficient))
+        total = const(0, "i64")
+        for number, value, coefficient in sorted(terms, key=lambda term: term[0]):
+            inner = min((c for c in loops if c.number > number), key=_number, default=None)
+            place = None if inner is None else inner.enter
+            term = self.b.placed(place, "mul", value, const(coefficient, "i64"))
+            total = self.b.placed(place, "add", total, term)
         return total
 
     def _vector_pointer(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
@@ -336,3 +345,7 @@ class Memory:
         self.b.declare(name, [value.type, to.type, mask.type], "void")
         where = f"{to.type} align {align} {to.text}"
         self.b.emit(f"call void @{name}({value.typed}, {where}, {mask.typed})")
+
+
+def _number(counter: Counter) -> int:
+    return counter.number

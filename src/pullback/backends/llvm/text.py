@@ -8,6 +8,7 @@ after the loop's body is known.
 from __future__ import annotations
 
 import math
+import string
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,13 @@ class Val(NamedTuple):
     def is_float(self) -> bool:
         return self.kind in FLOATS
 
+    @property
+    def number(self) -> int:
+        """How many names were made before it; 0 of a constant or an argument."""
+        return 0 if self.literal is not None else int(self.text.lstrip(_STEMS) or 0)
 
+
+_STEMS = f"%_{string.ascii_letters}"
 State = dict[Key, Val]
 
 
@@ -139,6 +146,7 @@ class Counter:
 
     def __init__(self, builder: Builder, lo: Val, step: int, before: str, latch: str) -> None:
         self._builder = builder
+        self.number = builder.count
         self._lo = lo
         self._step = step
         self._blocks = before, latch
@@ -180,7 +188,7 @@ class Builder:
         self.module = module
         self.lines: list[Line] = []
         self.block = "entry"
-        self._count = 0
+        self.count = 0  # of names so far: those that are made inside of a loop are above its own
         self._splats: list[dict[tuple[str, int], Val]] = [{}]
         # The 16 bits in memory of a float by the name of its wider form, and their type.
         self.narrow: dict[tuple[str, str], Val] = {}
@@ -191,8 +199,8 @@ class Builder:
         self.lines.append(f"  {line}")
 
     def name(self, stem: str = "t") -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
+        self.count += 1
+        return f"{stem}{self.count}"
 
     def value(self, text: str, kind: str, lanes: int = 0) -> Val:
         """A fresh name for the result of instruction `text`."""
@@ -328,6 +336,17 @@ class Builder:
         a, b = self.unify(a, b)
         name = f"{op} {flags}" if flags else op
         return self.value(f"{name} {a.typed}, {b.text}", a.kind, a.lanes)
+
+    def placed(self, place: list[str] | None, op: str, a: Val, b: Val) -> Val:
+        """``op a, b`` of integers at a `slot`; here without one."""
+        if place is None:
+            return self.binary(op, a, b)
+        folded = _fold(op, a, b)
+        if folded is not None:
+            return folded
+        made = Val(f"%{self.name()}", a.kind)
+        place.append(f"  {made.text} = {op} {a.typed}, {b.text}")
+        return made
 
     def compare(self, op: str, a: Val, b: Val) -> Val:
         """``icmp`` or ``fcmp`` by type; integer literals are folded."""

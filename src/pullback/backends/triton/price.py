@@ -211,6 +211,9 @@ class Work:
         split = item == WORD and schedule.precision is Precision.EXACT
         if split:
             held += (rows + cols) * step * WORD
+        if split and gpu.capability >= 100:
+            # by ptxas for sm_100, 8 warps: 128 x 128 in 156 registers, 256 x 128 in too many
+            held += sums
         loaded = any(_loads(after) for after in self.group.stages[1:])
         epilogue = rows * cols * WORD if loaded else 0
         registers = OWN + int((held + epilogue) / threads / WORD)

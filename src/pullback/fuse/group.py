@@ -18,7 +18,7 @@ from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.dtype import float32
 from pullback.ir.expr import upper
-from pullback.ir.graph import Definition, Keep
+from pullback.ir.graph import Accumulate, Definition, Keep
 from pullback.ir.target import Target
 
 # Stages of a kernel: schedules are searched over them.
@@ -277,7 +277,8 @@ def too_large(grouping: Grouping) -> list[Definition]:
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
             continue
         group = grouping.groups[node]
-        maps = [s for s in stages if problem.is_map(s) and problem.is_map(node)]
+        plain = problem.is_map(node) or isinstance(problem.form(node), Accumulate)
+        maps = [s for s in stages if problem.is_map(s) and plain]
         large = [s for s in maps if problem.sizes[s] * float32.itemsize > target.scratch]
         narrow = [s for s in large if _by_columns(problem, group, node, s)]
         better.update((problem.definition(s), None) for s in narrow)
@@ -294,7 +295,7 @@ def too_large(grouping: Grouping) -> list[Definition]:
 def _by_columns(problem: Problem, group: Group, node: int, stage: int) -> bool:
     """Whether a node and a stage of it share no coordinate but the one that lies along memory."""
     last = len(problem.definition(node).shape) - 1
-    shared = [c[node] for c in group.classes if c[stage] is not None]
+    shared = [target_place(problem, node, c[node]) for c in group.classes if c[stage] is not None]
     return last > 0 and all(a == last for a in shared)
 
 

@@ -137,11 +137,15 @@ def _single(form: Reduce | Accumulate) -> bool:
     return isinstance(form, Reduce) and all(e == 1 for e in form.over)
 
 
+def _combined(definition: Definition, form: Reduce | Accumulate) -> tuple[E.Axis, ...]:
+    """The axes whose points are combined."""
+    return definition.axes[len(definition.shape) if isinstance(form, Reduce) else 0 :]
+
+
 def _position(definition: Definition, form: Reduce | Accumulate) -> Expr:
     """The combined axes as one row-major number: ``k * L + l``."""
-    first = len(definition.shape) if isinstance(form, Reduce) else 0
     total: Expr = E.index(0)
-    for axis in definition.axes[first:]:
+    for axis in _combined(definition, form):
         total = fold.add(fold.mul(total, E.extent_expr(axis.extent)), axis)
     return total
 
@@ -150,7 +154,8 @@ def _winner(definition: Definition, form: Reduce | Accumulate) -> tuple[Expr, Ex
     """``k, arg[i]``: ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
     body = definition.body
     home = _home(definition)
-    kind = int32 if elements(definition.extents) < E.highest(int32).value else int64
+    many = elements(a.extent for a in _combined(definition, form))
+    kind = int32 if many < E.highest(int32).value else int64
     position = fold.cast(_position(definition, form), kind)
     wins: Expr = E.Equal(body, read(definition, *home))
     if body.dtype.is_float:

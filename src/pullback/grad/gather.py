@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.algebra.bounds import all_inside, in_bounds
+from pullback.algebra.bounds import DIVIDED, all_inside, in_bounds
 from pullback.algebra.guards import demands, test_of
 from pullback.cost.facts import elements
 from pullback.grad.fold import Term
@@ -19,11 +19,14 @@ from pullback.grad.total import summed
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Shape, Take, upper
 from pullback.ir.graph import SUM, Accumulate, Label, Moves, Value, identity, substitute
+from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
 from pullback.simplify.triangle import with_indices
 
-BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
+# A gather may do this many times the work of the read and of clearing the result; half of it where
+# each visit divides (a table of relative positions: 0.9 ms gathered, 0.1 written).
+BOUND = 4
 PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordinate)
 
 
@@ -80,7 +83,8 @@ class Gatherer:
         value = self._changed(value, lattice.places)
         if _never(guards) or elements(lattice.shape) == 0:
             return None
-        limit = BOUND * (elements(extents) + elements(shape))
+        divides = any(isinstance(n, DIVIDED) for n in walk([value, *guards]))
+        limit = (BOUND // 2 if divides else BOUND) * (elements(extents) + elements(shape))
         total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
         if total is None:
             why = f"gathering would visit more than {limit} points"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pullback.algebra.bounds import Intervals
 from pullback.algebra.linear import linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -45,10 +46,11 @@ def hoisted(context: Context, loop: For) -> Stmts:
         return [loop]
     own, written = _own(loop)
     values = [e for s in loop.body if not isinstance(s, Check) for e in roots(s)]
-    always = set(reach(values, evaluated))
-    steady = _steady(values, own, written)
+    always = {*reach(values, evaluated), *_harmless(values)}
+    asked = [s for s in loop.body if isinstance(s, Check)]
+    steady = _steady([*values, *(c.index for c in asked)], own, written)
     chosen = _largest(values, steady, always)
-    checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
+    checks = [c for c in asked if c.index in steady]
     if not chosen and not checks:
         return [loop]
     before: Stmts = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
@@ -114,3 +116,17 @@ def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[E
         return () if worth(node) else node.children
 
     return [n for n in reach(values, below) if isinstance(n, Expr) and worth(n)]
+
+
+def _harmless(values: list[Expr]) -> set[Node]:
+    """Nodes that may be computed where nobody asks for them: all that they read is there."""
+    harmless: set[Node] = set()
+    intervals = Intervals()
+    for node in walk(values):
+        if isinstance(node, Load):
+            lo, hi = intervals.of(node.offset)
+            if lo < 0 or hi >= node.array.size:
+                continue
+        if harmless.issuperset(node.children):
+            harmless.add(node)
+    return harmless

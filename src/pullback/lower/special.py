@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pullback.algebra.bounds import Prover
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, FloorDiv, index, takes, upper
@@ -132,7 +133,8 @@ def _place(
     data = any(takes(form.at[number]))
     lo, hi = linear(at if data else form.at[number]).range()
     whole = isinstance(extent, int) or form.at[number] == Axis(number, extent)
-    if lo >= 0 and hi < upper(extent) and whole:
+    known = lo >= 0 and hi < upper(extent) and whole
+    if known or (data and Prover().inside(form.at[number], extent)):
         return at
     limit = context.extent(extent)
     what = f"axis {number} of {stage.target} (written)"

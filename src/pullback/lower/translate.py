@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pullback.algebra.bounds import Prover
 from pullback.algebra.linear import linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -13,7 +14,7 @@ from pullback.ir.nest import Check, Load, Peek, Register
 from pullback.ir.node import Node, reach, walk
 from pullback.lower.context import Context, Coordinates, Home
 from pullback.lower.guards import FALSE, folded
-from pullback.simplify.guards import both
+from pullback.simplify.guards import both, conjuncts
 from pullback.simplify.product import flat
 
 
@@ -93,6 +94,9 @@ class Translator:
         limit = self.context.extent(extent)
         tested = at
         condition = reached.get(take)
+        guards = () if condition is None else conjuncts(condition)
+        if Prover(guards).inside(take.indices[place], extent):
+            return clamped(at, limit) if guards else at
         if condition is not None:
             # Conditions hold no data index of their own branch, so they are translated by now
             # or can be translated without further checks.

@@ -66,7 +66,7 @@ def _modelled(plan: _Plan) -> Schedule:
     kernel, target = plan.kernel, plan.model.target
     tasks = task_count(kernel, plan.model.work_us(kernel), target)
     tasks = _packing_tasks(kernel, plan.body, tasks, target)
-    tasks = min(tasks, _whole_vectors(kernel, plan.body, target))
+    tasks = min(tasks, _whole_vectors(plan))
     if all(_filling(kernel.stages[s.lead], target) for s in plan.body):
         tasks = 1
     way = min((Tiling(choose_tile(plan.fit(tasks)), tasks), *plan.blocks), key=plan.ns)
@@ -154,20 +154,22 @@ def _packing_tasks(kernel: Kernel, body: Steps, tasks: int, target: Target) -> i
     return tasks
 
 
-def _whole_vectors(kernel: Kernel, body: Steps, target: Target) -> int:
-    """The most tasks that an accumulating write pays for: whoever owns some lanes still reads and
-    checks every place (4,000 edges of 32 columns: 8 tasks 95 us, 2 tasks 28; 20,000 places of 64
-    columns on Zen 3: 8 tasks 0.81 ms, 1 task 0.32), so they take as long as what it adds.
+def _whole_vectors(plan: _Plan) -> int:
+    """The most tasks that each own a vector of an accumulating write's lanes, and more work than
+    to read and check every place, as each does (8,192 edges of 32 columns: 4 tasks 91 us, one 37).
     """
-    rate = target.profile.tables["unit"]
-    own = 2 * rate["load"] + rate["multiply_add"] + rate["store"]
-    most = elements(kernel.outer)
-    for step in body:
+    kernel, target = plan.kernel, plan.model.target
+    ns = target.profile.tables["places"]
+    most, places, work = elements(kernel.outer), 0.0, 0.0
+    for step in plan.body:
         stage = kernel.stages[step.lead]
         if isinstance(stage.form, Accumulate) and step.vector in stage.bound:
-            vectors = elements(kernel.outer) // target.lanes(stage.body.dtype.itemsize)
-            most = min(most, int(vectors * own / (2 * rate["scalar_chain"])))
-    return max(1, most)
+            most = min(most, elements(kernel.outer) // target.lanes(stage.body.dtype.itemsize))
+            places += elements(stage.extents) / elements(kernel.outer) * ns["alone"]
+            work += elements(stage.extents) * ns["kept"]
+        else:
+            work += sum(plan.model.stage_ns(kernel.stages[n]) for n in step.stages)
+    return max(1, min(most, int(work / places)) if places else most)
 
 
 def _filling(stage: Stage, target: Target) -> bool:

@@ -12,21 +12,25 @@ before what does not depend on it. Each where it costs less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 from pullback.algebra.bounds import Prover, bounds
+from pullback.backends.nests.orders import ordered
 from pullback.backends.nests.segments import (
     Known,
+    apart,
     is_data,
     presummed,
     segmented,
     selected,
     whole,
 )
-from pullback.cost.facts import FLOPS, elements, points
+from pullback.backends.nests.spans import span_winners, spanned
+from pullback.backends.nests.views import Prices, arithmetic, kept, with_views
+from pullback.cost.facts import elements, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
 from pullback.ir.expr import Axis, Expr, If, Take, takes
@@ -40,11 +44,11 @@ from pullback.ir.graph import (
     Map,
     Moves,
     Reduce,
+    Value,
     read,
     replace_reads,
     substitute,
 )
-from pullback.ir.node import walk
 from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, simplify_graph
 from pullback.simplify.guards import conjuncts, every, reads_data
@@ -54,30 +58,53 @@ from pullback.simplify.rules import simplify
 SMALL = 8  # of an axis that shares lanes with others
 LANES = 4  # elements along an axis from which it is worth being the innermost
 
-Prices = Mapping[str, float]  # nanoseconds, by the names of [places]
-
 
 def with_places(graph: Graph, machine: Machine) -> Graph:
     """`graph` with what is read and written at data in rows, by the prices of [places] of a
     machine; itself where nothing is.
     """
+    ns = machine.tables["places"]
+    graph = with_views(graph, ns)
     order = graph.definitions
     if not any(map(is_data, order)):
         return graph
-    finished = partial(_finished, machine.tables["places"])
+    finished = partial(_finished, ns)
     sources, known, changed = Sources({}), Known(), False
     for d in order:
         own = sources.of(d)
         fresh = segmented(own, known, finished)
         if fresh is own:
-            fresh = finished(own)
+            fresh = span_winners(own, known, finished)
+        if fresh is own:
+            spans = spanned(own)
+            fresh = finished(spans)
+            if spans is not own:
+                known[fresh] = own
         changed |= fresh is not own
         sources.mapping[d] = fresh
-    return simplify_graph(graph.of(sources.mapping)) if changed else graph
+    rewritten = simplify_graph(graph.of(sources.mapping)) if changed else graph
+    stored = _with_factors(ns, rewritten)
+    wide = _with_lanes(stored)
+    return stored if wide is stored else simplify_graph(wide)
+
+
+def _with_factors(ns: Prices, graph: Graph) -> Graph:
+    """`graph` with the maps stored whose reads at data a sum of products would repeat."""
+    order = graph.definitions
+    again = {source for d in order for source in _read_again(ns, d)}
+    if not again:
+        return graph
+    sources = Sources({})
+    for d in order:
+        own = sources.of(d)
+        sources.mapping[d] = replace(own, keep=Keep.ALWAYS) if d in again else own
+    return graph.of(sources.mapping)
 
 
 def _finished(ns: Prices, d: Definition) -> Definition:
-    return in_rows(ns, _shared(ns, presummed(selected(d), partial(_finished, ns))))
+    again = partial(_finished, ns)
+    summed = apart(presummed(spanned(selected(d)), again), again)
+    return in_rows(ns, ordered(ns, _shared(ns, kept(ns, summed))))
 
 
 def _shared(ns: Prices, d: Definition) -> Definition:
@@ -91,12 +118,8 @@ def _shared(ns: Prices, d: Definition) -> Definition:
         return d
     kept: dict[Expr, Expr] = {}
     for factor in Quotient.of(d.body).above:
-        own = sorted(factor.axes)
-        count = prod(E.upper(d.extents[n]) for n in own)
-        again = points(d) // max(count, 1)
-        gathers = [t for t in takes((factor,)) if t.is_data]
-        saved = len(gathers) * (again - 1) * ns["neighbour"] - ns["kept"]
-        if not gathers or count * saved < ns["kernel"]:
+        own = _by_place(factor)
+        if not _repeats(ns, d, factor, [t for t in takes((factor,)) if t.is_data]):
             continue
         shape = tuple(d.extents[n] for n in own)
         moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(own)}
@@ -109,6 +132,46 @@ def _shared(ns: Prices, d: Definition) -> Definition:
     quotient = Quotient.of(d.body)
     above = tuple(kept.get(f, f) for f in quotient.above)
     return replace(d, body=simplify(replace(quotient, above=above).expression()))
+
+
+def _repeats(ns: Prices, d: Definition, factor: Expr, gathers: list[Take]) -> bool:
+    """Whether reads at data in a factor are better made once than at every point of a sum."""
+    count = prod(E.upper(d.extents[n]) for n in factor.axes)
+    again = points(d) // max(count, 1)
+    saved = len(gathers) * (again - 1) * ns["neighbour"] - ns["kept"]
+    return bool(gathers) and count * saved >= ns["kernel"]
+
+
+def _read_again(ns: Prices, d: Definition) -> Iterator[Definition]:
+    """The maps among the factors of a sum of products whose own reads at data it would repeat."""
+    if not isinstance(d.form, Reduce) or not isinstance(d.body, E.Mul) or not whole(d):
+        return
+    for factor in Quotient.of(d.body).above:
+        source = factor.source if isinstance(factor, Take) and not factor.is_data else None
+        if not isinstance(source, Definition) or not isinstance(source.form, Map):
+            continue
+        if source.keep is Keep.AUTO and _repeats(ns, d, factor, list(_gathered(source))):
+            yield source
+
+
+def _gathered(d: Definition) -> Iterator[Take]:
+    """Reads at data of a map, and of maps that may be written into it."""
+    for take in d.reads:
+        source = take.source
+        if take.is_data:
+            yield take
+            continue
+        free = isinstance(source, Definition) and source.keep is not Keep.ALWAYS
+        if isinstance(source, Definition) and free and isinstance(source.form, Map):
+            yield from _gathered(source)
+
+
+def _by_place(e: Expr) -> list[int]:
+    """The axes of `e`: those that say where data is read first, so that lanes are the others."""
+    named = frozenset[int]().union(
+        *(i.axes for t in takes((e,)) for i in t.indices if reads_data(i))
+    )
+    return sorted(e.axes, key=lambda n: (n not in named, n))
 
 
 def in_rows(ns: Prices, d: Definition) -> Definition:
@@ -135,12 +198,6 @@ def _stands_alone(axis: Axis, indices: tuple[Expr, ...]) -> bool:
     """Whether an axis is one index, and nowhere in the others."""
     uses = [i for i in indices if axis.number in i.axes]
     return not uses or (len(uses) == 1 and uses[0] is axis)
-
-
-def _arithmetic(e: Expr) -> int:
-    """The operations of an expression, reads not counted."""
-    own = [n for n in walk(e) if isinstance(n, Expr) and n.children]
-    return sum(FLOPS.get(type(n), 1) for n in own if not isinstance(n, Take | E.Cast))
 
 
 class _Rows:
@@ -221,7 +278,7 @@ class _Rows:
     def _pays(self, e: Expr, most: int = 1) -> bool:
         """Whether an expression of places is better kept than made `most` times a point."""
         count = prod(E.upper(self.d.extents[n]) for n in e.axes)
-        saved = _arithmetic(e) * most * self.ns["operation"] - self.ns["kept"]
+        saved = arithmetic(e) * most * self.ns["operation"] - self.ns["kept"]
         return bool(e.axes) and count * saved > self.ns["kernel"]
 
     def _flat(self, indices: tuple[Expr, ...], shape: tuple[E.Extent, ...]) -> Expr | None:
@@ -258,6 +315,8 @@ class _Rows:
         if not all(isinstance(e, int) for e in shape):
             return take
         flat = None if last else self._flat(take.indices, shape)
+        if flat is None and not last and self._worth(shape):
+            return self._turned(take)
         if flat is None:
             indices = tuple(self._index(i, e) for i, e in take.places)
             return Take(take.source, indices).placed(take.origin)
@@ -277,6 +336,15 @@ class _Rows:
         )
         self.changed = True
         return read(rows, self._place(flat), self.lane).placed(take.origin)
+
+    def _turned(self, take: Take) -> Expr:
+        """A read at places that may lie outside, of a copy whose last axis the lane is."""
+        place = next(n for n, i in enumerate(take.indices) if i is self.lane)
+        order = [*(n for n in range(len(take.indices)) if n != place), place]
+        self.changed = True
+        places = list(take.places)
+        indices = tuple(self._index(*places[n]) for n in order)
+        return Take(_permuted(take.source, order), indices).placed(take.origin)
 
     def _worth(self, shape: tuple[E.Extent, ...]) -> bool:
         """Whether to turn an axis of so many elements costs less than to read them alone."""
@@ -348,10 +416,12 @@ class _Rows:
         if form.at[-1] is self.lane or not any(i is self.lane for i in form.at):
             return None
         at = tuple(self._under(i) for i in form.at)
-        flat = self._flat(at, self.d.shape)
-        if flat is None or not self._worth(self.d.shape):
+        if not self._worth(self.d.shape):
             return None
         self.changed = True
+        flat = self._flat(at, self.d.shape)
+        if flat is None:
+            return form.at
         place = self._place(flat)
         if self.guard is not None:
             place = If(self.guard, place, E.index(0))
@@ -369,6 +439,12 @@ class _Rows:
         assert isinstance(form, Accumulate)
         place = next(n for n, i in enumerate(form.at) if i is self.lane)
         rest = [n for n in range(len(d.shape)) if n != place]
+        if at is form.at:  # places that may lie outside: rows of several axes
+            order = [*rest, place]
+            home = replace(form, at=tuple(form.at[n] for n in order))
+            shape = tuple(d.shape[n] for n in order)
+            rows = replace(d, shape=shape, body=simplify(body), form=home)
+            return replace(d, body=read(rows, *(E.axes(d.shape)[n] for n in order)), form=Map())
         count = prod(E.upper(d.shape[n]) for n in rest)
         rows = Definition(
             f"{d.name}_rows",
@@ -382,6 +458,48 @@ class _Rows:
         for n in rest:
             flat = E.Add(E.Mul(flat, E.index(E.upper(d.shape[n]))), axes[n])
         return replace(d, body=simplify(read(rows, flat, axes[place])), form=Map())
+
+
+def _permuted(source: Value, order: Sequence[int]) -> Definition:
+    """A copy with its axes in another order; of one name, which checks tell."""
+    shape = tuple(source.shape[n] for n in order)
+    axes = E.axes(shape)
+    indices = [axes[order.index(n)] for n in range(len(order))]
+    return Definition(
+        source.name, shape, read(source, *indices), keep=Keep.ALWAYS, origin=source.origin
+    )
+
+
+def _with_lanes(graph: Graph) -> Graph:
+    """`graph` with what is read or written beside data so that its last axis is one for lanes."""
+    order = graph.definitions
+    results = {value for _, value in graph.assigns}
+    beside = {source for d in order if is_data(d) for source in (d, *d.sources)}
+    sources, changed = Sources({}), False
+    for d in order:
+        own = sources.of(d)
+        lane = _wide_axis(d) if d in beside and d not in results else None
+        if lane is not None:
+            axes = [n for n in range(len(d.shape)) if n != lane] + [lane]
+            shape = tuple(d.shape[n] for n in axes)
+            moves: Moves = {n: Axis(k, d.shape[n]) for k, n in enumerate(axes)}
+            body = simplify(substitute(own.body, moves))
+            turned = replace(own, shape=shape, body=body)
+            seen = read(turned, *(d.axes[n] for n in axes))
+            own = replace(own, body=seen, form=Map(), keep=Keep.AUTO)
+        changed |= lane is not None
+        sources.mapping[d] = own
+    return graph.of(sources.mapping) if changed else graph
+
+
+def _wide_axis(d: Definition) -> int | None:
+    """The axis for lanes, where the last one is too short for them."""
+    if not whole(d) or not isinstance(d.form, Map | Reduce) or not d.shape:
+        return None
+    if E.upper(d.shape[-1]) >= LANES:
+        return None
+    wide = [n for n in range(1, len(d.shape)) if E.upper(d.shape[n]) >= 2 * LANES]
+    return wide[-1] if wide else None
 
 
 def _unflat(row: Expr, lane: Expr, place: int, shape: tuple[E.Extent, ...]) -> list[Expr]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from pullback.algebra.bounds import Intervals
 from pullback.algebra.linear import Linear, linear
+from pullback.backends.nests.steady import steadied
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int32, int64, uint32
 from pullback.ir.expr import Expr, evaluated, index
@@ -50,7 +51,7 @@ from pullback.simplify.guards import conjuncts
 
 def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
     """The nest of a kernel, its loops between the bounds that guards over data leave."""
-    return ranged(lower(kernel, schedule, marks=marks))
+    return steadied(ranged(lower(kernel, schedule, marks=marks)))
 
 
 def ranged(routine: Routine) -> Routine:
@@ -149,7 +150,7 @@ class _Ranges:
     def loop(self, s: For, known: Values) -> Stmts:
         """A loop between bounds, or as it was; lanes have no loops of lengths of their own."""
         if s.kind is not LoopKind.SEQ:
-            return [s]
+            return self.branched(s, known)
         inside, written = dict(known), _written(s.body)
         for inner in statements(s.body):
             self.remember(inner, inside, written)
@@ -171,6 +172,18 @@ class _Ranges:
             last = E.minimum(last, e)
         loop = replace(s, lo=ends[0], hi=ends[1], body=tuple(body))
         return [Declare(lo, first), Declare(hi, last), *self.kept(loop, within, checks)]
+
+    def branched(self, s: For, known: Values) -> Stmts:
+        """Lanes that all add something, or all nothing, under a branch."""
+        one = s.body[0] if len(s.body) == 1 else None
+        if not isinstance(one, StoreCombine) or not isinstance(one.value, E.If):
+            return [s]
+        choice = one.value
+        nothing = one.combiner.identity(choice.dtype)
+        if choice.otherwise is not nothing or not self.steady(choice.condition, s):
+            return [s]
+        before, loop = self.hoisted(replace(s, body=(replace(one, value=choice.then),)), known)
+        return [Guard(choice.condition, (*before, loop))]
 
     def bounds(self, s: For, known: Values) -> _Bounds | None:
         """The guard under which alone a loop does anything, as bounds of its variable."""

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 
-from pullback.algebra.bounds import Prover
+from pullback.algebra.bounds import DIVIDED, Prover
 from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
-from pullback.ir.expr import Axis, Expr, If
+from pullback.ir.expr import Axis, Expr, If, takes
 from pullback.ir.graph import (
     MIN,
+    SUM,
     Accumulate,
     Definition,
     Map,
@@ -32,6 +33,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import walk
 from pullback.simplify.guards import conjuncts, every, reads_data
+from pullback.simplify.product import Quotient
 from pullback.simplify.rules import simplify
 
 # A point of an accumulating write takes as long as so many of a reduction, which run in lanes:
@@ -205,20 +207,22 @@ def _winners(d: Definition, known: Known, finish: Finish) -> Definition | None:
         if group is None or old.form.over != form.over:
             continue
 
-        def wins(value: Expr, best: Value = best) -> Expr:
-            won: Expr = E.Equal(value, read(best, *home))
-            return E.Or(won, E.is_nan(value)) if value.dtype.is_float else won
-
-        last = d.body.otherwise
-        expected = simplify(If(wins(old.body), d.body.then, last))
+        top, last = read(best, *home), d.body.otherwise
+        expected = simplify(If(wins(old.body, top), d.body.then, last))
         if expected is not d.body or last is not E.highest(d.dtype):
             continue
-        point = If(wins(group.value), d.body.then, last)
+        point = If(wins(group.value, top), d.body.then, last)
         first = finish(_Domain.of(old, group).write(d, group, point))
-        empty = E.Equal(read(best, *home), group.nothing)
+        empty = E.Equal(top, group.nothing)
         chosen = If(empty, E.const(0, d.dtype), read(first, *home))
         return replace(d, body=chosen, form=Map())
     return None
+
+
+def wins(value: Expr, best: Expr) -> Expr:
+    """Whether a value is the largest, or no number."""
+    won: Expr = E.Equal(value, best)
+    return E.Or(won, E.is_nan(value)) if value.dtype.is_float else won
 
 
 def presummed(d: Definition, finish: Finish) -> Definition:
@@ -229,7 +233,7 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     named = frozenset().union(*(i.axes for i in form.at))
     rest = [n for n in range(len(form.domain)) if n not in named and form.domain[n] != 1]
     kept = [n for n in range(len(form.domain)) if n not in rest]
-    if not rest or not any(map(reads_data, form.at)) or d.body.axes.isdisjoint(rest):
+    if not rest or not any(map(_looked_up, form.at)) or d.body.axes.isdisjoint(rest):
         return d
     moves: Moves = {n: Axis(k, form.domain[n]) for k, n in enumerate([*kept, *rest])}
     shape = tuple(form.domain[n] for n in kept)
@@ -238,23 +242,73 @@ def presummed(d: Definition, finish: Finish) -> Definition:
     nothing = form.combiner.identity(body.dtype)
     if isinstance(body, If) and body.condition.axes <= named and body.otherwise is nothing:
         condition, body = substitute(body.condition, moves), body.then
+    moved = simplify(substitute(d.body if condition is None else body, moves))
+    outside, inside = _apart(moved, frozenset(range(len(kept), len(moves))))
+    if form.combiner is not SUM and outside is not None:
+        outside, inside = None, moved
+    if condition is not None and any(t.is_data for t in takes((inside,))):
+        inside = If(condition, inside, nothing)
     inner = replace(
         d,
         name=f"{d.name}_part",
         shape=shape,
-        body=simplify(substitute(d.body, moves)),
+        body=inside,
         form=Reduce(form.combiner, over),
     )
     value: Expr = read(finish(inner), *E.axes(shape))
+    value = value if outside is None else E.Mul(value, outside)
     if condition is not None:
         value = If(condition, value, nothing)
     at = tuple(substitute(i, moves) for i in form.at)
     return replace(d, body=value, form=Accumulate(form.combiner, shape, at))
 
 
+def apart(d: Definition, finish: Finish) -> Definition:
+    """A sum without the factors, and the guard, that do not depend on what is summed.
+
+    ``s[e] = sum[j](key[e] is inside ? x[e, j] / z[key[e]] : 0)
+    ->  t[e] = sum[j](key[e] is inside ? x[e, j] : 0)
+        s[e] = key[e] is inside ? t[e] / z[key[e]] : 0``
+    """
+    form, body, condition = d.form, d.body, None
+    if not isinstance(form, Reduce) or form.combiner is not SUM or not whole(d) or not d.shape:
+        return d
+    nothing = SUM.identity(body.dtype)
+    summed = frozenset(range(len(d.shape), len(d.extents)))
+    if (
+        isinstance(body, If)
+        and body.otherwise is nothing
+        and body.condition.axes.isdisjoint(summed)
+    ):
+        condition, body = body.condition, body.then
+    outside, inside = _apart(body, summed)
+    if outside is None or not any(t.is_data for t in takes((outside,))):
+        return d
+    inside = inside if condition is None else If(condition, inside, nothing)
+    inner = replace(d, name=f"{d.name}_part", body=inside)
+    value: Expr = E.Mul(read(finish(inner), *d.axes[: len(d.shape)]), outside)
+    value = value if condition is None else If(condition, value, nothing)
+    return replace(d, body=simplify(value), form=Map())
+
+
+def _apart(body: Expr, summed: frozenset[int]) -> tuple[Expr | None, Expr]:
+    """What leaves a sum over axes, if anything: ``w[e] * x[e, k] -> w[e], x[e, k]``"""
+    if not body.dtype.is_float or not isinstance(body, E.Mul | E.Div):
+        return None, body
+    outside, inside = Quotient.of(body).split(summed)
+    if outside.trivial or inside.trivial:
+        return None, body
+    return simplify(outside.expression()), simplify(inside.expression())
+
+
+def _looked_up(index: Expr) -> bool:
+    """Whether an index is data, or a quotient."""
+    return any(isinstance(n, DIVIDED) or E.is_data(n) for n in walk(index))
+
+
 def is_data(d: Definition) -> bool:
     """Whether it reads or writes where data says."""
-    writes = isinstance(d.form, Accumulate) and any(map(reads_data, d.form.at))
+    writes = isinstance(d.form, Accumulate) and any(map(_looked_up, d.form.at))
     return writes or any(t.is_data for t in d.reads) or _asks(d)
 
 
@@ -262,4 +316,8 @@ def _asks(d: Definition) -> bool:
     """Whether a reduction compares data with where it is."""
     if not isinstance(d.form, Reduce) or prod(map(E.upper, d.form.over)) < POINTS:
         return False
-    return any(isinstance(n, E.Equal) and any(_keys(n)) for n in walk(d.body))
+    return any(
+        (isinstance(n, E.Equal) and any(_keys(n)))
+        or (isinstance(n, E.Less) and n.left.dtype == int64 and reads_data(n))
+        for n in walk(d.body)
+    )

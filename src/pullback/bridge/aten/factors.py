@@ -58,8 +58,9 @@ def _called(name: str, function: Callable[..., Any], given: Any) -> Any:
         return [made] if isinstance(made, torch.Tensor) else list(made)
 
     def on_arrays(*arrays: Any) -> tuple[Any, ...]:
+        own = [a if a.flags.writeable else a.copy() for a in arrays]  # PyTorch warns of others
         with torch.no_grad():
-            return tuple([t.numpy() for t in run([torch.from_numpy(a) for a in arrays])])
+            return tuple([t.numpy() for t in run([torch.from_numpy(a) for a in own])])
 
     def kinds(of: Sequence[Kind]) -> Sequence[Kind]:
         with _disable_current_modes():

@@ -28,19 +28,30 @@ Sorting = Callable[[Array], Array]
 WORD = 32  # bits of a place
 
 
-def hosted(x: Value, axis: int, descending: bool, nan_first: bool, *, places: bool) -> Value | None:
-    """The elements of `x` in order along `axis`, or their `places`; None where no host is called.
+def hosted(
+    x: Value,
+    axis: int,
+    descending: bool,
+    nan_first: bool,
+    *,
+    places: bool,
+    count: int | None = None,
+) -> Value | None:
+    """The elements of `x` in order along `axis`, or their `places`, or those of the first `count`;
+    None where no host is called.
 
     A program may call none, and one whose arrays lie on a device would copy them.
     """
     last = axis - len(x.shape)  # samples of a batch stand in front
     sort: Sorting = partial(order if places else values, last, descending, nan_first)
+    if count is not None:
+        sort = partial(firsts, last, descending, nan_first, count)
     name, kind = ("order", int64) if places else ("sorted", x.dtype)
     trace = current()
     if written_out():
         return None
     if trace is not None:
-        return _called(x, sort, name, kind) if trace.host and trace.near else None
+        return _called(x, sort, name, kind, last, count) if trace.host and trace.near else None
     if not computable(x):
         return None
     own = Tensor(x)
@@ -48,13 +59,16 @@ def hosted(x: Value, axis: int, descending: bool, nan_first: bool, *, places: bo
     return bind(sort(array_of(own)), name)
 
 
-def _called(x: Value, sort: Sorting, name: str, kind: DType) -> Value:
+def _called(x: Value, sort: Sorting, name: str, kind: DType, axis: int, count: int | None) -> Value:
     """By a call between two launches."""
     trace = current()
     assert trace is not None
 
     def results(kinds: Sequence[Kind]) -> Sequence[Kind]:
-        return [(kinds[0][0], kind)]
+        shape = list(kinds[0][0])
+        if count is not None:
+            shape[axis] = count
+        return [(tuple(shape), kind)]
 
     def run(array: Array) -> tuple[Array, ...]:
         return (sort(array),)
@@ -82,6 +96,50 @@ def order(axis: int, descending: bool, nan_first: bool, x: Array) -> Array:
     short = keys.dtype.itemsize * 8 <= WORD and own.shape[-1] < 1 << WORD
     places = _packed(keys) if short else _stable(keys)
     return np.ascontiguousarray(np.moveaxis(places, -1, axis))
+
+
+def firsts(axis: int, descending: bool, nan_first: bool, count: int, x: Array) -> Array:
+    """The places of the first `count` in order, as `order` has them: what is not beyond the last of
+    them is looked at.
+    """
+    own = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    rows = own.reshape(-1, own.shape[-1])
+    keys, bar = _bar(rows, descending, nan_first, count)
+    near = np.flatnonzero(keys <= bar)
+    if len(near) > len(rows) * count:
+        near = _without_ties(keys, bar, near, count)
+    places = near.reshape(len(rows), count) % rows.shape[-1]
+    sooner = np.argsort(np.take_along_axis(keys, places, -1), -1, kind="stable")
+    ordered = np.take_along_axis(places, sooner, -1).reshape(*own.shape[:-1], count)
+    return np.ascontiguousarray(np.moveaxis(ordered, -1, axis))
+
+
+def _bar(rows: Array, descending: bool, nan_first: bool, count: int) -> tuple[Array, Array]:
+    """Keys of rows, and of each the last that belongs to the first `count`: no key is a NaN there.
+
+    NaN is beyond every number, so that elements are keys themselves unless one would be taken.
+    """
+    floats = rows.dtype.kind == "f"
+    keys = rows if not descending else -rows if floats else ~rows
+    if floats and nan_first and np.isnan(rows).any():
+        keys = _keys(rows, descending, nan_first)
+    bar = np.partition(keys, count - 1, -1)[:, count - 1 : count]
+    if keys.dtype.kind == "f" and np.isnan(bar).any():
+        keys = _keys(rows, descending, nan_first)
+        bar = np.partition(keys, count - 1, -1)[:, count - 1 : count]
+    return keys, bar
+
+
+def _without_ties(keys: Array, bar: Array, near: Array, count: int) -> Array:
+    """Of the elements that equal the bar of their row, the first that still have a place."""
+    row = near // keys.shape[-1]
+    equal = keys.reshape(-1)[near] == bar[row, 0]
+    left = count - np.bincount(row[~equal], minlength=len(keys))
+    number = np.cumsum(equal)
+    begins = np.searchsorted(row, np.arange(len(keys)))
+    before = (number - equal)[begins]
+    kept: Array = near[~equal | (number - before[row] <= left[row])]
+    return kept
 
 
 def _keys(x: Array, descending: bool, nan_first: bool) -> Array:

@@ -2,7 +2,7 @@
 
 In each pass of one every place is compared with the one that differs in one bit: n log^2 n / 2
 comparisons, in lanes, memory linear in n. Every pass is the same program, so it is compiled once.
-The few largest of many are selected one by one. Stable; NaN last.
+The few largest of many are the host's, too, or selected one by one. Stable; NaN last.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cost.facts import elements
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, float32, int8, int32, int64, is_half
@@ -29,6 +30,7 @@ from pullback.tensor.values.elementwise import axes_of, make
 
 Order = Callable[[Expr, Expr], Expr]
 SELECTED = 16  # so many are selected one by one, of as many times more
+CALL = 8192  # elements, times those selected, that take as long as a call of the host (40 us)
 COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
 
 
@@ -200,8 +202,15 @@ def _moved(stays: Value, source: Value, axes: Sequence[Expr], there: Sequence[Ex
 
 
 def first_of(x: Value, axis: int, k: int, largest: bool, *, nan_first: bool = False) -> Value:
-    """The places of the first `k` in order: selected one by one where they are few of many."""
+    """The places of the first `k` in order: the host's where that is less work than to select them
+    one by one, which few of many are elsewhere.
+    """
     extent = x.shape[axis]
+    if isinstance(extent, int) and extent > COUNTED and 1 < k < extent and not x.dtype.is_bool:
+        work = k * elements(x.shape) if k <= SELECTED else CALL
+        places = work >= CALL and by_host(_wide(x), axis, largest, nan_first, places=True, count=k)
+        if places:
+            return make("order", places.shape, read(places, *axes_of(places.shape)), stop=True)
     if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
         keys = W.astype(x, int8) if x.dtype.is_bool else x
         return _selected(keys, axis, extent, k, largest, nan_first)

@@ -44,7 +44,8 @@ def verdict(case: Any) -> tuple[str, str]:
         rep = pb.onnx.Backend.prepare(case.model)
         for inputs, wanted in case.data_sets:
             results = rep.run([_normalize_tensor(x) for x in inputs])
-            outputs = [_normalize_tensor(y) for y in wanted]
+            outputs = flat([_normalize_tensor(y) for y in wanted])
+            results = flat(results)
             try:
                 Runner.assert_similar_outputs(outputs, results, case.rtol, case.atol)
             except AssertionError as error:
@@ -57,6 +58,17 @@ def verdict(case: Any) -> tuple[str, str]:
     except Exception as error:
         return "raw", f"{type(error).__name__}: {error}"
     return told
+
+
+def flat(values: Any) -> list[Any]:
+    """Sequences by their lengths and their tensors: the runner takes none of scalars."""
+    made: list[Any] = []
+    for y in values:
+        one = isinstance(y, list | tuple)
+        made += (
+            [np.asarray(len(y)), *flat(y)] if one else [np.asarray(y is None) if y is None else y]
+        )
+    return made
 
 
 def near(case: Any, wanted: Any, results: Any) -> None:

@@ -30,7 +30,8 @@ from test_build_operation import NAMES, PROGRAM, near, ran, wanted
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "ops").glob("*.toml"))
 QUICK = ("argmax_rows", "gelu", "gather", "layer_norm", "conv2d", "cumsum", "cross_entropy")
-pytestmark = pytest.mark.skipif(not is_linux(), reason="libraries are linked on x86-64 Linux")
+linux = pytest.mark.skipif(not is_linux(), reason="libraries are linked on x86-64 Linux")
+pytestmark = linux
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler links the program")
 
 

@@ -305,6 +305,15 @@ def test_unknown_keys_name_the_known() -> None:
     assert "did you mean `outputs`" in caught.value.help and "where" in caught.value.help
 
 
+@pytest.mark.parametrize(
+    "values",
+    ["low = 2.0", "high = -3", "high = inf", "low = nan", f"high = 1{'0' * 400}", "tolerance = -1"],
+)
+def test_values_that_nothing_can_be_drawn_from(values: str) -> None:
+    with pytest.raises(StateError, match="E550"):
+        parse(f"{DOUBLE.partition('[test]')[0]}\n[test]\n{values}\n")
+
+
 def test_a_file_that_calls_itself_ends(tmp_path: Path) -> None:
     text = DOUBLE.replace("y[k] = x[k // 2]", "y = d(x)")
     (tmp_path / "d.toml").write_text(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pullback.algebra.affine import Affine, affine, atom, is_linear, make
+from pullback.algebra.affine import Affine, affine, atom, is_linear
 from pullback.algebra.guards import demands, parts
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import (
@@ -32,6 +32,7 @@ from pullback.ir.expr import (
     Size,
     Take,
     Xor,
+    divisor,
     extent_expr,
     index,
     takes,
@@ -239,12 +240,20 @@ def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 
 def _implicit(form: Affine) -> list[Fact]:
-    """``axis < size`` for the axes of a form whose extents are symbolic."""
+    """``axis < size`` for the axes of a form whose extents are symbolic; what quotients of symbolic
+    sizes say: ``0 <= n - d * (n // d) < d``.
+    """
     facts: list[Fact] = []
-    for e in form.atoms:
+    atoms = list(form.atoms)
+    for e in atoms:
         if isinstance(e, Axis) and isinstance(e.extent, Dim):
-            size = Size(e.extent)
-            facts.append(make([(size, 1), (e, -1)], -1))
+            size = affine(extent_expr(e.extent))
+            atoms += size.atoms
+            facts.append(size.minus(atom(e)).shifted(-1))
+        if isinstance(e, FloorDiv) and (by := divisor(e)):
+            rest = affine(e.left).plus(atom(e), -by)
+            if any(isinstance(a, Size) for a in rest.atoms):
+                facts += [rest, rest.times(-1).shifted(by - 1)]
     return facts
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
 from pullback.backends.base import Compiler, Image, lined
 from pullback.backends.host.lines import LINE, NEEDS, Lines
+from pullback.backends.host.lying import apart as lies_apart
 from pullback.backends.registry import named
 from pullback.build.elf import shared_library
 from pullback.build.interface import signature
+from pullback.build.sized import extent_in_llvm, in_llvm
 from pullback.config import BACKEND
 from pullback.errors import UnsupportedError
-from pullback.ir.expr import Dim, upper
+from pullback.ir.expr import Dim, Expr, upper
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, Receive
 
@@ -49,10 +51,15 @@ declare ptr @strstr(ptr, ptr)
 @pb_known = internal global i32 0
 
 ; The bytes of `shape` elements of `size`, from rows that are `from` elements apart to those that
-; are `to` apart, by axis.
+; are `to` apart, by axis; nothing where both are one array.
 define internal void @pb_lay(
     ptr %into, ptr %to, ptr %out, ptr %from, ptr %shape, i64 %axes, i64 %size) nounwind {
 entry:
+  %lies = icmp eq ptr %into, %out
+  br i1 %lies, label %none, label %some
+none:
+  ret void
+some:
   %count = load i64, ptr %shape
   %last = icmp eq i64 %axes, 1
   br i1 %last, label %copy, label %rows
@@ -84,6 +91,22 @@ do:
   br label %test
 end:
   ret void
+}
+
+; Rounded down; 0 by 0 is 0.
+define internal i64 @pb_floor(i64 %a, i64 %b) nounwind {
+  %none = icmp eq i64 %b, 0
+  %by = select i1 %none, i64 1, i64 %b
+  %top = select i1 %none, i64 0, i64 %a
+  %q = sdiv i64 %top, %by
+  %r = srem i64 %top, %by
+  %rest = icmp ne i64 %r, 0
+  %mixed = xor i64 %r, %by
+  %apart = icmp slt i64 %mixed, 0
+  %down = and i1 %rest, %apart
+  %less = sext i1 %down to i64
+  %floor = add i64 %q, %less
+  ret i64 %floor
 }
 
 ; What this processor says of itself, with spaces around each word; null: nothing.
@@ -153,6 +176,7 @@ class Apart(Compiler, Protocol):
     """What compiles kernels as objects, and writes what launches them."""
 
     objects: dict[str, bytes]
+    dense: bool
 
     def program(
         self,
@@ -178,8 +202,10 @@ class Function(Protocol):
     def names(self) -> list[str]:
         """Of inputs, results and sizes."""
 
-    def image(self, writer: Compiler) -> Image:
-        """Kernels by a backend, memory planned."""
+    copied: bool
+
+    def compiled(self, start: Callable[[], Apart]) -> tuple[Apart, Image]:
+        """Kernels by a backend, memory planned; `copied`: they work on copies."""
 
     @property
     def state(self) -> list[Variable]:
@@ -196,6 +222,10 @@ class Function(Protocol):
     @property
     def sizes(self) -> dict[Dim, str]:
         """Those that are arguments, each by its name."""
+
+    @property
+    def checks(self) -> Sequence[Expr]:
+        """What has to be true of them, beside their bounds."""
 
 
 def is_linux() -> bool:
@@ -225,10 +255,12 @@ def linked(
         raise UnsupportedError(f"{what}, without a C compiler", help=NEEDS, code="E533")
     writer, sites, texts = apart(), list[str](), [COMMON, _has(facts["features"])]
     for function in functions:
-        image, names = function.image(writer), function.names()
+        own, image = function.compiled(apart)
+        writer.objects |= own.objects
+        names = function.names()
         inner = f"{function.name}_kernels"
         arguments = dict(zip(function.state, names, strict=False))
-        program = writer.program(inner, image, arguments, function.constants, function.sizes, sites)
+        program = own.program(inner, image, arguments, function.constants, function.sizes, sites)
         texts += [program, _outer(function, inner, arguments)]
     return _together(writer, texts, [f.name for f in functions], facts, sites)
 
@@ -276,9 +308,11 @@ def _outer(function: Function, inner: str, arguments: Mapping[Variable, str]) ->
     given = [*(f"ptr %{n}" for n in arguments.values()), *(f"i64 %{n}" for n in sizes.values())]
     b.fails(b.value("call i1 @pb_lacks()"), "-5")
     b.bounded(sizes)
+    for check in function.checks:
+        b.fails(b.value(f"xor i1 {in_llvm(b, check, sizes)}, true"), "-2")
     wide: dict[Variable, int] = {}
     for variable in arguments:
-        if any(isinstance(e, Dim) for e in variable.shape[1:]):
+        if function.copied and lies_apart(variable.shape):
             wide[variable] = room
             room += lined(max(1, prod(map(upper, variable.shape)) * variable.dtype.itemsize))
     if wide:
@@ -290,6 +324,7 @@ def _outer(function: Function, inner: str, arguments: Mapping[Variable, str]) ->
         if variable in wide:
             own = b.value(f"getelementptr i8, ptr %.wide, i64 {wide[variable]}")
             rows = _rows(b, variable, sizes)
+            own = b.value(f"select i1 {_lies(b, variable, sizes)}, ptr %{name}, ptr {own}")
             passed[-1] = f"ptr {own}"
             if variable in into:
                 b.emit(_lay(own, rows[0], f"%{name}", rows[1], rows[2], variable))
@@ -305,9 +340,18 @@ def _outer(function: Function, inner: str, arguments: Mapping[Variable, str]) ->
     return "\n".join([head, *b.lines, "}", ""])
 
 
+def _lies(b: Lines, variable: Variable, sizes: Mapping[Dim, str]) -> str:
+    """Whether the rows of an array of a caller's lie as far apart as at the largest size."""
+    good = "true"
+    for extent in [e for e in variable.shape[1:] if isinstance(e, Dim)]:
+        size = extent_in_llvm(b, extent, sizes)
+        good = b.value(f"and i1 {good}, {b.value(f'icmp eq i64 {size}, {extent.hi}')}")
+    return good
+
+
 def _rows(b: Lines, variable: Variable, sizes: Mapping[Dim, str]) -> list[str]:
     """Arrays: how far apart elements of each axis lie at the largest, and dense; the shape."""
-    shape = [f"%{sizes[e]}" if isinstance(e, Dim) else str(e) for e in variable.shape]
+    shape = [extent_in_llvm(b, e, sizes) for e in variable.shape]
     far, near = ["1"], ["1"]
     for extent, size in zip(variable.shape[:0:-1], shape[:0:-1], strict=True):
         far.append(str(int(far[-1]) * upper(extent)))

@@ -72,6 +72,7 @@ class Writer(Compiler, Protocol):
     """What writes a program as a C function, and makes a library of it."""
 
     bodies: list[str]
+    dense: bool
 
     def prelude(self, target: Target, threads: int = 1) -> str:
         """What a file begins with."""

@@ -165,6 +165,7 @@ class Around:
                 f"   {self.name}_backward: " + ", ".join(map(_named, self.facts["adjoints"]))
             )
         lines += [f"   {n} in {lo}..{hi}" for n, lo, hi in self.facts.get("sizes", ())]
+        lines += [f"   where {check}" for check in self.facts.get("checks", ())]
         for call in self.facts["calls"]:
             arrays = ", ".join(map(_shown, call["arrays"]))
             lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")

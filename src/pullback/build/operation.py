@@ -8,13 +8,14 @@ one is an argument, kernels work on copies whose rows lie as far apart as at the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.host.lying import ApartError, apart
 from pullback.backends.registry import named
 from pullback.bridge.eject import Part, parts_of
 from pullback.bridge.flat import Lying
@@ -22,16 +23,18 @@ from pullback.bridge.signature import Parameter, Signature
 from pullback.build.alone import is_alone, linked
 from pullback.build.artefact import KINDS, LANGUAGE, Writer, aimed
 from pullback.build.interface import INTERFACE, Around, features, function_name, head, hidden
+from pullback.build.sized import extent_in_c, in_c
 from pullback.config import Options
-from pullback.errors import ArgumentError, ShapeError, UnsupportedError
+from pullback.errors import ArgumentError, InvalidIR, ShapeError, UnsupportedError
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Dim, Extent, upper
+from pullback.ir.expr import Dim, Expr, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.program import Program
 from pullback.ir.target import Target
 from pullback.operations import Operation
 from pullback.operations.drawn import drawn_type
-from pullback.operations.notation import RANK, symbols
+from pullback.operations.extents import free, opened, spelled
+from pullback.operations.notation import RANK
 from pullback.pipeline import image_of
 from pullback.prepare.ahead import turned_ahead
 from pullback.runtime.report import Reporter
@@ -50,6 +53,15 @@ WINDOWS = """\
 """
 BOUNDS = 1, 1024  # of a size that is an argument
 LARGEST = 1 << 31  # bytes of an array at its largest size
+
+
+class Laying(Compiler, Protocol):
+    """What compiles kernels over arrays with gaps, or without (`dense`)."""
+
+    dense: bool
+
+
+AnyWriter = TypeVar("AnyWriter", bound=Laying)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +110,28 @@ def built(operation: Operation, asked: Asked) -> Built:
     Raises: ShapeError for a size that has to be a number; ArgumentError for a symbol that it does
         not have; UnsupportedError for what no file of C has, or arrays too large at their bounds.
     """
-    lying, given = _arguments(operation, asked)
+    lying, known, checks = _arguments(operation, asked)
     names = [s.name for s in operation.inputs]
     signature = Signature(tuple([Parameter(n, "Tensor") for n in names]))
 
     def function(*stored: Any) -> Any:
-        return operation.of_stored(*stored, **given)
+        return operation.of_extents(stored, known, checks)
 
     parts = parts_of(function, operation.name, signature, lying)
     outputs = [s.name for s in operation.outputs]
     sites: list[str] = []
     backend: Any = named(LANGUAGE)
     name = function_name(operation.name, backend.alone(""))
-    written = [_Function(name, parts.forward, outputs, asked, [])]
+    written = [_Function(name, parts.forward, outputs, asked, [], [])]
     if asked.grad:
         if parts.backward is None:
             what = f"{operation.name} has no floating input and output: nothing is differentiated"
             raise UnsupportedError(what, code="E549")
         back = _heads(parts.backward, outputs, len(names))
-        written.append(_Function(f"{name}_backward", back, parts.gradients, asked, []))
-    dims = [e for w in written for v in w.state for e in v.shape if isinstance(e, Dim)]
-    written = [replace(w, dims=list(dict.fromkeys(dims))) for w in written]
+        written.append(_Function(f"{name}_backward", back, parts.gradients, asked, [], []))
+    extents = [e for w in written for v in w.state for e in v.shape]
+    dims = free([*extents, *known.values()])
+    written = [replace(w, dims=dims, checks=checks) for w in written]
     texts = [w.text(sites) for w in written]
     first = written[0]
     prelude = first.writer("").prelude(first.target, asked.threads)
@@ -130,9 +143,10 @@ def built(operation: Operation, asked: Asked) -> Built:
     return Built(around, source, first.target, asked, written)
 
 
-def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[str, Any]]:
-    """Inputs as they lie, and symbols that their shapes do not say."""
-    extents: dict[str, Any] = {}
+def _arguments(
+    operation: Operation, asked: Asked
+) -> tuple[list[Lying], dict[str, Any], list[Expr]]:
+    """Inputs as they lie; every symbol, and numbers of axes; what has to be true of sizes."""
     runs = list(dict.fromkeys(run for one in operation.inputs for run in one.runs))
     ranks: dict[str, int] = {}
     for run in runs:
@@ -141,31 +155,31 @@ def _arguments(operation: Operation, asked: Asked) -> tuple[list[Lying], dict[st
             raise ShapeError(f"{run.text} is a number of axes, not bounds", code="E553")
         ranks[run.text] = rank
     axes = {run.axis(n) for run in runs for n in range(ranks[run.text])}
-    known = {*operation.symbols, *axes}
+    names = list(dict.fromkeys([*operation.symbols, *sorted(axes)]))
     for name in asked.sizes:
-        if name not in known and not name.startswith(RANK):
+        if name not in names and not name.startswith(RANK):
             what = f"{operation.name} has no symbol {name}"
-            raise ArgumentError(what, help=f"it has {', '.join(sorted(known))}", code="E554")
-    for name in [*operation.symbols, *sorted(axes)]:
-        wanted = asked.sizes.get(name, BOUNDS)
-        extents[name] = wanted if isinstance(wanted, int) else Dim(name, *wanted)
+            raise ArgumentError(what, help=f"it has {', '.join(sorted(names))}", code="E554")
+    made = opened(names, operation.conditions, asked.sizes, BOUNDS)
     lying: list[Lying] = []
-    said: set[str] = set()
     for one in operation.inputs:
-        shape: list[Extent] = []
-        for size in one.expanded(ranks):
-            said |= {*symbols(size.tree)}
-            shape.append(operation.extent(size, extents))
+        shape = [made.of(size) for size in one.expanded(ranks)]
         laid = [shape[n] for n in one.order or range(len(shape))]
-        free = one.type is None and one.element.fits(asked.dtype)
-        kind = asked.dtype if free else drawn_type(one)
-        if prod(map(upper, laid)) * kind.itemsize > LARGEST:
-            what = f"{one.text} is {tuple(map(upper, laid))} at its largest"
-            raise ShapeError(what, help="bounds by --size M=1..512", code="E552")
+        free_type = one.type is None and one.element.fits(asked.dtype)
+        kind = asked.dtype if free_type else drawn_type(one)
+        _fits(one.text, laid, kind)
         lying.append(Lying(tuple(laid), kind))
-    given = {n: e for n, e in extents.items() if n not in said and n in operation.symbols}
-    several = any(len(one.runs) > 1 for one in operation.inputs)
-    return lying, {**given, **(ranks if several else {})}
+    for one in operation.outputs:
+        _fits(one.text, [made.of(size) for size in one.expanded(ranks)], one.type or asked.dtype)
+    return lying, {**{n: made.known[n] for n in operation.symbols}, **ranks}, made.checks
+
+
+def _fits(text: str, shape: Sequence[Extent], kind: DType) -> None:
+    """Raises: ShapeError for an array that is too large at its largest."""
+    largest = tuple(map(upper, shape))
+    if prod(largest) * kind.itemsize > LARGEST:
+        what = f"{text} is {largest} at its largest"
+        raise ShapeError(what, help="bounds by --size M=1..512", code="E552")
 
 
 def _heads(part: Part, outputs: Sequence[str], inputs: int) -> Part:
@@ -185,6 +199,8 @@ class _Function:
     results: Sequence[str]
     asked: Asked
     dims: Sequence[Dim]  # those of all functions, in one order
+    checks: Sequence[Expr]  # what has to be true of them, beside bounds
+    copied: bool = False  # whether kernels work on copies of arrays of symbolic sizes
 
     def writer(self, prefix: str) -> Writer:
         backend: Any = named(LANGUAGE)
@@ -209,13 +225,24 @@ class _Function:
     def text(self, sites: list[str]) -> str:
         """Kernels, the function of them, and one of dense arrays around it."""
         inner = f"{self.name}_kernels"
-        writer = self.writer(inner)
-        image, count, sizes = self.image(writer), len(self.part.inputs), self.sizes
+        writer, image = self.compiled(lambda: self.writer(inner))
+        count, sizes = len(self.part.inputs), self.sizes
         pairs = list(zip(self.state, self.names(), strict=False))
         text = writer.program(
             image, dict(pairs[:count]), dict(pairs[count:]), self.constants, sizes, sites, {}
         )
         return "\n".join([hidden(text, inner), *writer.bodies, text, self.outer(text, sizes)])
+
+    def compiled(self, start: Callable[[], AnyWriter]) -> tuple[AnyWriter, Image]:
+        """Kernels over arrays as they are given, or, where one cannot have that, over copies."""
+        for self.copied in (False, True):
+            writer = start()
+            writer.dense = not self.copied
+            try:
+                return writer, self.image(writer)
+            except ApartError:
+                continue
+        raise InvalidIR("arrays that lie apart lie as lowering has them")
 
     def image(self, writer: Compiler) -> Image:
         """Kernels by a backend, memory planned."""
@@ -251,23 +278,30 @@ class _Function:
         lines = [hidden(f"{line} {{", f"{self.name}_run"), f"{line} {{"]
         for dim, name in sizes.items():
             lines.append(f"  if ({name} < {dim.lo} || {name} > {dim.hi}) return -2;")
+        lines += [f"  if (!{in_c(check, sizes)}) return -2;" for check in self.checks]
         count, given, back, frees = len(self.part.inputs), [], [], []
         lines.append("  int status = 0;")
         for place, (variable, name) in enumerate(zip(self.state, self.names(), strict=False)):
-            if not any(isinstance(e, Dim) for e in variable.shape[1:]):
+            if not (self.copied and apart(variable.shape)):
                 given.append(name)
                 continue
             own = f"wide_{name}"
             into, out = _copies(variable, name, own, sizes)
-            room = prod(map(upper, variable.shape)) * variable.dtype.itemsize
-            lines.append(f"  char *const {own} = malloc({max(room, 1)});")
-            lines.append(f"  if (!{own}) status = -1;")
+            row = prod(map(upper, variable.shape[1:])) * variable.dtype.itemsize
+            room = f"{extent_in_c(variable.shape[0], sizes)} * (size_t){max(row, 1)}"
+            inner = [e for e in variable.shape[1:] if isinstance(e, Dim)]
+            far = " || ".join([f"{extent_in_c(e, sizes)} != {e.hi}" for e in inner])
+            lines.append(f"  const int far_{name} = {far};")
+            lines.append(
+                f"  char *const {own} = far_{name} ? malloc({room} + 64) : (char *){name};"
+            )
+            lines.append(f"  if (far_{name} && !{own}) status = -1;")
             if place < count:
                 lines.append(f"  if (!status) {into}")
             else:
                 back.append(f"  if (!status) {out}")
             given.append(f"(void *){own}")
-            frees.append(f"  free({own});")
+            frees.append(f"  if (far_{name}) free({own});")
         call = f"{self.name}_kernels({', '.join([*given, *sizes.values()])})"
         lines += [f"  if (!status) status = {call};", *back, *frees, "  return status;", "}", ""]
         return "\n".join(lines)
@@ -293,6 +327,7 @@ class _Function:
             "calls": [],
             "features": features(self.target) if self.asked.machine != "wasm32" else [],
             "sizes": [(d.name, d.lo, d.hi) for d in self.dims],
+            "checks": [spelled(check) for check in self.checks],
         }
 
 
@@ -302,7 +337,7 @@ def _extent(extent: Extent) -> str | int:
 
 def _copies(variable: Variable, dense: str, wide: str, sizes: Mapping[Dim, str]) -> tuple[str, str]:
     """Statements that copy an array of a caller's apart, and together again."""
-    shape = [sizes[e] if isinstance(e, Dim) else str(e) for e in variable.shape]
+    shape = [extent_in_c(e, sizes) for e in variable.shape]
     far = [str(upper(e)) for e in variable.shape]
     near = [" * ".join(["(int64_t)1", *shape[n + 1 :]]) for n in range(len(shape))]
     apart = [" * ".join(["(int64_t)1", *far[n + 1 :]]) for n in range(len(shape))]

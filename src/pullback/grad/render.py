@@ -38,7 +38,7 @@ def rendered(solution: Solution, shape: Shape, simplify: Callable[[Expr], Expr])
     names: dict[int, Expr] = {
         v: Axis(n, e) for n, (v, e) in enumerate(zip(system.parameters, shape, strict=True))
     }
-    names |= {v: E.Size(dim) for dim, v in system.dims.items()}
+    names |= {v: E.extent_expr(dim) for dim, v in system.dims.items()}
     for n, loop in enumerate(solution.loops):
         names[loop.variable] = Axis(len(shape) + n, loop.extent)
     for v, (inner, divisor, _) in system.floors.items():

@@ -389,8 +389,18 @@ def index(value: int) -> Const:
     return Const(value, int64)
 
 
+@frozen
+class Derived(Dim):
+    """An extent that others decide: `of` them, as ``2*M``."""
+
+    of: Expr
+    __repr__ = Dim.__repr__
+
+
 def extent_expr(extent: Extent) -> Expr:
-    """An extent as a scalar expression."""
+    """An extent as a scalar expression, of those that nothing else decides."""
+    if isinstance(extent, Derived):
+        return extent.of
     return Size(extent) if isinstance(extent, Dim) else index(extent)
 
 

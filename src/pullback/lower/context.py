@@ -12,7 +12,7 @@ from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
-from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
+from pullback.ir.expr import Dim, Expr, Extent, Size, Take, extent_expr, index, upper
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Stmts, Var
@@ -144,6 +144,7 @@ class Context:
     sizes: Mapping[Dim, Var]
     regions: Regions
     marks: bool = False
+    far: int = 0
     starts: tuple[Linear, ...] = ()
     spans: tuple[Expr, ...] = ()
     depths: Mapping[Expr, int] = field(default_factory=dict)
@@ -173,9 +174,9 @@ class Context:
 
     def extent(self, extent: Extent) -> Expr:
         """An extent at run time."""
-        if isinstance(extent, Dim):
-            return self.sizes[extent]
-        return index(extent)
+        sizes = self.sizes
+        size = extent_expr(extent)
+        return E.rewritten(size, lambda n: sizes[n.dim] if isinstance(n, Size) else None)
 
     def loops(self, stage: Stage) -> tuple[Nest, Coordinates]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
@@ -204,8 +205,10 @@ class Context:
         return self.homes[stage.target]
 
     def memory(self, variable: Variable) -> Home:
-        """Where a variable lies: row-major over the upper bounds."""
-        return Home.whole(self.arrays[variable], map(upper, variable.shape))
+        """Where a variable lies: row-major over the upper bounds, or over `far` symbolic ones."""
+        shape = variable.shape
+        far = [(self.far if isinstance(e, Dim) else 0) or upper(e) for e in shape]
+        return Home.whole(self.arrays[variable], far)
 
     def site(self, take: Take, place: int) -> int:
         """The number of the check of one data index."""
@@ -227,7 +230,7 @@ class Context:
         return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
 
 
-def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
+def begin(kernel: Kernel, schedule: Schedule, marks: bool = False, far: int = 0) -> Context:
     """A context with the kernel's arrays and sizes, and an empty draft."""
     taken: dict[str, int] = {}
     arrays: dict[Variable, Array] = {}
@@ -239,12 +242,11 @@ def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
     slots = enumerate(schedule.slots)
     draft = Draft([Array(f"tile{n}", slot.dtype, slot.size, "scratch") for n, slot in slots])
     worked = regions(kernel.stages, kernel.finish)
-    return Context(kernel, schedule, draft, arrays, sizes, worked, marks)
+    return Context(kernel, schedule, draft, arrays, sizes, worked, marks, far)
 
 
 def symbols(kernel: Kernel) -> list[Dim]:
     """Every symbolic extent of a kernel, in order of appearance."""
-    dims: dict[Dim, None] = {}
     extents: list[Extent] = list(kernel.outer)
     for stage in kernel.every:
         extents.extend(stage.shape)
@@ -252,8 +254,8 @@ def symbols(kernel: Kernel) -> list[Dim]:
         for take in stage_reads(stage):
             extents.extend(take.source.shape)
         extents.extend(n.dim for n in walk(stage.body) if isinstance(n, Size))
-    dims.update({e: None for e in extents if isinstance(e, Dim)})
-    return list(dims)
+    every = (n for e in extents for n in walk(extent_expr(e)))
+    return list(dict.fromkeys(n.dim for n in every if isinstance(n, Size)))
 
 
 def settled(

@@ -54,14 +54,15 @@ from pullback.schedule.schedule import (
 from pullback.schedule.slots import overwrites_itself, tile_shape
 
 
-def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine:
-    """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages.
+def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False, far: int = 0) -> Routine:
+    """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages. `far`:
+    arguments lie as if their symbolic extents were so long.
 
     Raises: InvalidIR for a schedule that is not whole, or asks for what the kernel cannot do.
     """
     if not schedule.whole:
         raise InvalidIR(f"the schedule of {kernel.name} is not whole")
-    context, outer, levels = opened(kernel, schedule, marks)
+    context, outer, levels = opened(kernel, schedule, marks, far)
     draft = context.draft
     body = _zero_partials(context) + _tile_nest(context, outer, levels)
     finish = _finish(context)
@@ -87,11 +88,12 @@ def opened(
     kernel: Kernel,
     schedule: Schedule,
     marks: bool = False,
+    far: int = 0,
 ) -> tuple[Context, list[_Outer], list[int]]:
     """A kernel inside of its outer loops, with a place for the value of every stage; the loops, and
     for each number of enclosing ones the level statements go to.
     """
-    context = begin(*in_order(kernel, schedule), marks)
+    context = begin(*in_order(kernel, schedule), marks, far)
     outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
     levels = _levels(context, outer)
     named = zip(outer, levels[1:], strict=True)

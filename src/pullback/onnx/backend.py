@@ -29,7 +29,14 @@ class Prepared(base.BackendRep):  # type: ignore[misc]
             if len(listed) > len(names):
                 raise uncalled(f"{len(listed)} inputs, where the model has {len(names)}")
             inputs = dict(zip(names, listed, strict=False))
-        return tuple([np.asarray(y) for y in self.model.run(inputs).values()])
+        return tuple(map(_array, self.model.run(inputs).values()))
+
+
+def _array(y: Any) -> Any:
+    """A result, and each of a sequence."""
+    if isinstance(y, list | tuple):
+        return [_array(one) for one in y]
+    return None if y is None else np.asarray(y)
 
 
 class Backend(base.Backend):  # type: ignore[misc]

@@ -45,6 +45,8 @@ class Port:
     name: str
     kind: DType | None = None
     shape: tuple[int | str | None, ...] | None = None
+    optional: bool = False
+    several: bool = False  # a sequence of tensors, which a list stands for
 
 
 @entity
@@ -118,15 +120,22 @@ def since(domain: str, operator: str, version: int) -> int:
 
 def port(info: ValueInfoProto, what: str) -> Port:
     """What is told of an input or output."""
-    held = info.type.WhichOneof("value")
+    told, optional, several = info.type, False, False
+    if told.WhichOneof("value") == "optional_type":
+        told, optional = told.optional_type.elem_type, True
+    if told.WhichOneof("value") == "sequence_type":
+        told, several = told.sequence_type.elem_type, True
+    held = told.WhichOneof("value")
     if held is None:
-        return Port(info.name)
+        return Port(info.name, optional=optional, several=several)
     if held != "tensor_type":
         raise foreign(f"{what} {info.name!r} is a {held.removesuffix('_type')}")
-    tensor = info.type.tensor_type
+    tensor = told.tensor_type
     if not tensor.elem_type:
-        return Port(info.name)
+        return Port(info.name, optional=optional, several=several)
     kind = kind_of(tensor.elem_type, f"{what} {info.name!r}")
+    if optional or several:
+        return Port(info.name, kind, None, optional, several)
     if not tensor.HasField("shape"):
         return Port(info.name, kind)
     extents = [

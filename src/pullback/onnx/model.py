@@ -20,12 +20,13 @@ from pullback.onnx.faults import Wanted, crooked, uncalled, undecided, unreadabl
 from pullback.onnx.graph import Graph, Port, Reader
 from pullback.onnx.read import Array, Store, model_of, opsets, plain
 from pullback.onnx.run import Run, Scope, is_plain
-from pullback.onnx.values import MOST_KNOWN, Value
+from pullback.onnx.values import MOST_KNOWN, NOTHING, Row, Value
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import current
 
 KEPT: Cap = 64  # programs by values of inputs that decide shapes; what is used least goes
 Inputs = Mapping[str, Any]
+Counts = tuple[tuple[str, int], ...]  # of sequences, by name
 
 
 def load(
@@ -128,15 +129,16 @@ class Model(Module):
         given = self._fitted(inputs)
         while True:
             fixed = {name: _numbers(name, given[name]) for name in self.asked & given.keys()}
-            free = {name: x for name, x in given.items() if name not in fixed}
+            free, counts = _apart({n: x for n, x in given.items() if n not in fixed})
             try:
-                results = self._program(fixed, list(free))(*free.values())
+                results = self._program(fixed, list(free), counts)(*free.values())
             except Wanted as more:
                 self._know(more.names)
                 continue
             cells = (*self._parameters.values(), *free.values())
             if current() is None and any(getattr(t, "requires_grad", False) for t in cells):
-                watched(results)
+                every = [y for r in results for y in (r if isinstance(r, list) else [r])]
+                watched([y for y in every if y is not None])
             return dict(zip([p.name for p in self.outputs], results, strict=True))
 
     def _know(self, names: frozenset[str]) -> None:
@@ -148,13 +150,15 @@ class Model(Module):
                 own = Value(pb.tensor(array), array)
                 self.constants = {**self.constants, name: own}  # a copy of the model has its own
 
-    def _program(self, fixed: Mapping[str, Array], free: list[str]) -> Any:
+    def _program(self, fixed: Mapping[str, Array], free: list[str], counts: Counts) -> Any:
         numbers = tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in fixed.items()])
-        key = id(self), tuple(free), numbers  # of a copy of the model others
+        key = id(self), tuple(free), counts, numbers  # of a copy of the model others
         if key not in self.programs:
             ports = {p.name: p for p in self.graph.inputs}
+            several = {f"{n}[{k}]": ports[n] for n, count in counts for k in range(count)}
+            ports |= several
             shapes = [self._declared(ports[name]) for name in free] if self.dims else None
-            body = partial(self._traced, fixed, free)
+            body = partial(self._traced, fixed, free, counts)
             body.__name__ = self.graph.name or "model"  # type: ignore[attr-defined]
             self.programs[key] = pb.jit(body, shapes=shapes, options=self.options)
             if len(self.programs) > KEPT:
@@ -174,7 +178,7 @@ class Model(Module):
         return tuple([self.dims[e] if isinstance(e, str) else e for e in shape])
 
     def _traced(
-        self, fixed: Mapping[str, Array], free: list[str], *tensors: Any
+        self, fixed: Mapping[str, Array], free: list[str], counts: Counts, *tensors: Any
     ) -> tuple[Any, ...]:
         scope: Scope = dict(self.constants)
         for name, cell in (*self._parameters.items(), *self._buffers.items()):
@@ -183,12 +187,11 @@ class Model(Module):
             scope[name] = Value(pb.tensor(array) if array.size <= 1 else None, array)
         for name, tensor in zip(free, tensors, strict=True):
             scope[name] = Value(tensor, given=name)
+        for name, count in counts:
+            items = [scope.pop(f"{name}[{n}]") for n in range(count)]
+            scope[name] = Row(items) if count >= 0 else NOTHING
         values = Run(self.reader).graph(self.graph, scope)
-        for port, value in zip(self.graph.outputs, values, strict=True):
-            kind = value.tensor.dtype
-            if port.kind is not None and kind != port.kind:
-                raise crooked(f"output {port.name!r} is {kind}, where the model says {port.kind}")
-        return tuple([pb.asarray(v.tensor) for v in values])
+        return tuple([_given(p, v) for p, v in zip(self.graph.outputs, values, strict=True)])
 
     def _fitted(self, inputs: Inputs) -> dict[str, Any]:
         """Inputs as tensors. Raises: ArgumentError for names, types and shapes that do not fit."""
@@ -201,7 +204,9 @@ class Model(Module):
         sizes: dict[str, Any] = {}
         given = {}
         for name, port in ports.items():
-            if name in inputs:
+            if name in inputs and (port.optional or port.several):
+                given[name] = _whole(port, inputs[name])
+            elif name in inputs:
                 given[name] = _tensor(port, inputs[name])
                 _fit(port, given[name], sizes)
         return given
@@ -212,6 +217,46 @@ class Model(Module):
     def __repr__(self) -> str:
         names = [f"{p.name}: {p.kind}{list(p.shape or ())}" for p in self.inputs]
         return f"Model({self.graph.name!r}, {', '.join(names)})"
+
+
+def _apart(given: Mapping[str, Any]) -> tuple[dict[str, Any], Counts]:
+    """Every tensor by a name of its own; how many each sequence has, -1 of what is not there."""
+    free: dict[str, Any] = {}
+    counts: list[tuple[str, int]] = []
+    for name, x in given.items():
+        if x is None:
+            counts.append((name, -1))
+        elif isinstance(x, list):
+            counts.append((name, len(x)))
+            free |= {f"{name}[{n}]": one for n, one in enumerate(x)}
+        else:
+            free[name] = x
+    return free, tuple(counts)
+
+
+def _whole(port: Port, given: Any) -> Any:
+    """An optional value or a sequence: a tensor, a list of them, or None. Raises: ArgumentError."""
+    if given is None and port.optional:
+        return None
+    listed = given if port.several else [given]
+    if not isinstance(listed, list | tuple) or (port.several and isinstance(given, Tensor)):
+        raise uncalled(f"input {port.name!r} is a {type(given).__name__}, a list is wanted")
+    items = [_tensor(port, one) for one in listed]
+    for one in items:
+        _fit(port, one, {})
+    return items if port.several else items[0]
+
+
+def _given(port: Port, value: Value) -> Any:
+    """An output: a tensor, a list of them, or None. Raises: StateError for another type."""
+    if isinstance(value, Row):
+        return [_given(port, v) for v in value.items]
+    if value is NOTHING:
+        return None
+    kind = value.tensor.dtype
+    if port.kind is not None and kind != port.kind:
+        raise crooked(f"output {port.name!r} is {kind}, where the model says {port.kind}")
+    return pb.asarray(value.tensor)
 
 
 def _dim(name: str, given: Any) -> Any:

@@ -186,6 +186,8 @@ def attribute(proto: AttributeProto, store: Store, what: str) -> Any:
         return [store.array(t, label) for t in proto.tensors]
     if kind in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         return proto.g if kind == AttributeProto.GRAPH else list(proto.graphs)
+    if kind == AttributeProto.TYPE_PROTO:
+        return proto.tp
     if kind in (AttributeProto.STRING, AttributeProto.STRINGS):
         texts = [proto.s] if kind == AttributeProto.STRING else proto.strings
         plain = [t.decode("utf-8", "replace") for t in texts]

@@ -20,7 +20,7 @@ from pullback.onnx.graph import Graph, Node, Reader, checked
 from pullback.onnx.read import NUMBERS, Array, opsets, plain
 from pullback.onnx.rules import FORMS, RULES
 from pullback.onnx.rules.table import Entry
-from pullback.onnx.values import MOST_PLAIN, Value, foldable, folded, known
+from pullback.onnx.values import MOST_PLAIN, Row, Value, foldable, folded, known
 
 Scope = dict[str, Value]
 MOST_DEPTH = 32  # of functions and graphs in one another
@@ -79,6 +79,8 @@ class Run:
             raise Refused("this version of onnx knows no such operator in its operator set")
         if not node.domain and node.operator in ("Constant", "Shape", "Size"):
             return [ahead(node, operands)]
+        if node.operator == "Identity" and isinstance(operands[0], Row):
+            return operands[:1]  # type: ignore[return-value]
         if not node.domain and node.operator in FORMS:
             return list(FORMS[node.operator](self, node, operands, scope))
         if foldable(node, operands):

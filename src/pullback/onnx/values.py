@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 import pullback as pb
 from pullback.errors import PullbackError
-from pullback.onnx.faults import Wanted, broken, undecided
+from pullback.onnx.faults import Refused, Wanted, broken, undecided
 from pullback.onnx.graph import Node
 from pullback.onnx.read import Array
 from pullback.tensor.record.trace import suspended
@@ -72,6 +72,40 @@ class Value:
     def shape(self) -> tuple[Any, ...]:
         """Extents."""
         return tuple(self.array.shape if self._tensor is None else self._tensor.shape)  # type: ignore[union-attr]
+
+
+class Row(Value):
+    """A sequence: values, as many as are known while tracing."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[Value]) -> None:
+        super().__init__()
+        self.items = tuple(items)
+
+    @property
+    def tensor(self) -> Any:
+        """Raises: Refused."""
+        raise Refused("a sequence stands where a tensor is wanted")
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Raises: Refused."""
+        raise Refused("a sequence stands where a tensor is wanted")
+
+
+class _Nothing(Value):
+    """An optional value that is not there."""
+
+    __slots__ = ()
+
+    @property
+    def tensor(self) -> Any:
+        """Raises: Refused."""
+        raise Refused("an optional value that is not there")
+
+
+NOTHING = _Nothing()
 
 
 def constant(array: Any) -> Any:

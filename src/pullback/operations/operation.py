@@ -14,7 +14,9 @@ from pullback.composite.syntax import Call, Name, Number, Statement
 from pullback.composite.text import built
 from pullback.errors import ArgumentError, DTypeError, Origin, ShapeError, StateError
 from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
 from pullback.operations.code import Lines, Several, expanded
+from pullback.operations.extents import Extents, measured
 from pullback.operations.notation import (
     RANK,
     Condition,
@@ -37,6 +39,7 @@ TEST_KEYS: dict[str, Any] = {
     "gradient": list,
 }  # fmt: skip
 MOST_BYTES = 1 << 18  # of a file
+FARTHEST = 1e300  # of values that are drawn
 MOST_CALLS = 16  # of files that call files
 
 
@@ -89,33 +92,49 @@ class Operation:
         trees += [t for c in self.conditions for t in (c.left, c.right) if t]
         return list(dict.fromkeys(n for tree in trees for n in symbols(tree)))
 
-    def sizes(self, shapes: Sequence[Sequence[int]], given: Mapping[str, int]) -> Sizes:
-        """Symbols where the inputs have these shapes. Raises: ShapeError."""
+    def sizes(
+        self,
+        shapes: Sequence[Sequence[int]],
+        given: Mapping[str, int],
+        facts: Sequence[Expr] | None = None,
+    ) -> Sizes:
+        """Symbols where the inputs have these shapes, and `facts` are true of symbolic ones.
+
+        Raises: ShapeError.
+        """
         runs = {run.text for one in self.inputs for run in one.runs}
         for name in given:
             if name not in self.symbols and name not in runs:
                 what = f"{self.name} has no symbol {name}"
                 raise ArgumentError(what, help=f"it has {', '.join(self.symbols)}", code="E554")
+        if facts is not None:
+            return measured(self.inputs, shapes, self.conditions, given, facts)
         return solved(self.inputs, shapes, self.conditions, given)
-
-    def extent(self, size: Size, extents: Mapping[str, Any]) -> Any:
-        """A size where symbols are numbers, or symbolic extents, which stand alone.
-
-        Raises: ShapeError.
-        """
-        return Sizes(dict(extents), dict.fromkeys(extents, "what was given")).of(size)
 
     def __call__(self, *tensors: Any, **given: int) -> Any:
         return self._called(tensors, given, 0)
 
     def of_stored(self, *stored: Any, **given: int) -> Any:
         """The same where inputs lie as their order says, the slowest axis first."""
+        return self._called(self._turned(stored), given, 0)
+
+    def of_extents(
+        self, stored: Sequence[Any], given: Mapping[str, Any], facts: Sequence[Expr]
+    ) -> Any:
+        """The same where sizes may be expressions of symbolic ones, of which `facts` are true.
+
+        Raises: ShapeError for what does not follow from those.
+        """
+        return self._called(self._turned(stored), given, 0, facts)
+
+    def _turned(self, stored: Sequence[Any]) -> list[Any]:
+        """Inputs with their axes in the order of the notation."""
         self.counted(stored)
         turned: list[Any] = []
         for one, x in zip(self.inputs, stored, strict=True):
             back = None if one.order is None else [one.order.index(n) for n in range(x.ndim)]
             turned.append(x if back is None else permute_dims(x, back))
-        return self._called(turned, given, 0)
+        return turned
 
     def counted(self, tensors: Sequence[Any]) -> None:
         """Raises: ArgumentError for another number of tensors."""
@@ -124,7 +143,13 @@ class Operation:
             what = f"{self.name} takes {len(self.inputs)} tensors, not {len(tensors)}"
             raise ArgumentError(what, help=names, code="E554")
 
-    def _called(self, tensors: Sequence[Any], given: Mapping[str, int], depth: int) -> Any:
+    def _called(
+        self,
+        tensors: Sequence[Any],
+        given: Mapping[str, int],
+        depth: int,
+        facts: Sequence[Expr] | None = None,
+    ) -> Any:
         self.counted(tensors)
         if depth > MOST_CALLS:
             what = f"{self.name}: {MOST_CALLS} files call each other, one in the other"
@@ -135,13 +160,14 @@ class Operation:
             names[one.name] = held = x if isinstance(x, Tensor) else asarray(x)
             _typed(one, held.dtype, types, f"is given {held.dtype}")
         shapes = [tuple(names[s.name].shape) for s in self.inputs]
-        sizes = self.sizes(shapes, given)
+        sizes = self.sizes(shapes, given, facts)
         ranks = ranks_of(self.inputs, shapes, runs_of(given))
         made = self._made(names, (sizes, ranks, types), depth)
         return made[0] if len(made) == 1 else tuple(made)
 
     def _made(self, scope: dict[str, Any], known: Known, depth: int) -> list[Any]:
         sizes, ranks, types = known
+        facts = sizes.facts if isinstance(sizes, Extents) else None
         shapes = {s.name: [self._asked(n, sizes) for n in s.expanded(ranks)] for s in self.outputs}
         parser = Lines(expanded(self.code, ranks), self.caller)
         for statement in parser.statements():
@@ -149,7 +175,7 @@ class Operation:
             if callee is not None:
                 assert isinstance(statement.body, Call)
                 args = [self._argument(a, scope) for a in statement.body.args]
-                self._named(statement, callee._called(args, {}, depth + 1), scope)
+                self._named(statement, callee._called(args, {}, depth + 1, facts), scope)
                 continue
             extents = dict(sizes.known)
             for axis, extent in zip(statement.axes, shapes.get(statement.name, ()), strict=False):
@@ -295,7 +321,11 @@ def _test(entries: Mapping[str, Any], where: str) -> Test:
     for name, value in entries.get("sizes", {}).items():
         if name.startswith(RANK) and value > MOST_RANK:
             raise StateError(f"{where}, test: {name} is at most {MOST_RANK} axes", code="E550")
-    return Test(**entries)
+    test = Test(**entries)
+    if not (-FARTHEST <= test.low <= test.high <= FARTHEST and 0 <= test.tolerance <= FARTHEST):
+        what = f"{where}, test: values of {test.low} to {test.high} within {test.tolerance}"
+        raise StateError(what, help="low <= high, tolerance >= 0, all finite", code="E550")
+    return test
 
 
 def _known(entries: Mapping[str, Any], keys: Sequence[str], where: str) -> None:

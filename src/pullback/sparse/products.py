@@ -14,7 +14,7 @@ from pullback.errors import ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Extent, If, Less, Mul
-from pullback.ir.graph import SUM, Definition, Keep, Rule, Value, read
+from pullback.ir.graph import ANY, SUM, Definition, Keep, Rule, Value, read
 from pullback.tensor.face.tensor import Tensor, value_of
 from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
@@ -104,12 +104,13 @@ def csr_rows(pointers: Tensor, count: int) -> Tensor:
 @dataclass(frozen=True, eq=False)
 class _CSR:
     """Where the values of a sparse matrix stand: `rows` by `columns`, `wide`: other axes of the
-    dense operand. Row i has the values from ``start[i]`` to ``stop[i]``, which are in bounds.
+    dense operand. Row i has the values from ``pointers[i]`` to ``pointers[i + 1]``; `first` is 0,
+    known once all of them were looked at.
     """
 
     indices: Value
-    start: Value
-    stop: Value
+    pointers: Value
+    first: Value
     count: Extent
     rows: int
     columns: Extent
@@ -117,8 +118,9 @@ class _CSR:
 
     def inside(self, i: Expr, p: Expr) -> Expr:
         """Whether value p is in row i."""
-        begun = E.logical_not(Less(p, read(self.start, i)))
-        return E.And(begun, Less(p, read(self.stop, i)))
+        start, stop = (cast(read(self.pointers, at), D.int64) for at in (i, E.Add(i, E.index(1))))
+        begun = E.logical_not(Less(p, E.Add(start, read(self.first))))
+        return E.And(begun, Less(p, stop))
 
     @property
     def empty(self) -> bool:
@@ -134,8 +136,8 @@ def _sparse(values: Tensor, indices: Tensor, pointers: Tensor, shape: Sequence[E
         )
     wide = _wide(shape[0], shape, count)
     own = value_of(pointers)
-    start, stop = _ends(own, count, ends - 1)
-    return _CSR(value_of(indices), start, stop, count, ends - 1, shape[0], wide)
+    first = _first(own, count, ends - 1)
+    return _CSR(value_of(indices), own, first, count, ends - 1, shape[0], wide)
 
 
 def _wide(rows: Extent, shape: Sequence[Extent], count: Extent) -> tuple[Extent, ...]:
@@ -153,24 +155,19 @@ def _wide(rows: Extent, shape: Sequence[Extent], count: Extent) -> tuple[Extent,
     return tuple(shape[1:])
 
 
-def _ends(pointers: Value, count: Extent, rows: int) -> tuple[Value, Value]:
-    """Where each row begins and ends. Pointers that do not rise from 0 to `count` are read at -1,
-    so that the program raises; others at 0, where a 0 stands.
+def _first(pointers: Value, count: Extent, rows: int) -> Value:
+    """0. Pointers that do not rise from 0 to `count` are read at -1, so that the program raises;
+    others at 0, where a 0 stands.
     """
     if rows == 0:
-        return full((0,), 0, D.int64), full((0,), 0, D.int64)
+        return full((), 0, D.int64)
     (i,) = axes_of((rows,))
-    lo = cast(read(pointers, i), D.int64)
-    hi = cast(read(pointers, E.Add(i, E.index(1))), D.int64)
-    last = E.extent_expr(count)
-    wrong: Expr = E.Or(Less(hi, lo), E.Or(Less(lo, E.index(0)), Less(last, hi)))
-    first = E.And(E.Equal(i, E.index(0)), E.logical_not(E.Equal(lo, E.index(0))))
-    ended = E.And(E.Equal(i, E.index(rows - 1)), E.logical_not(E.Equal(hi, last)))
-    wrong = E.Or(wrong, E.Or(first, ended))
-    passed = cast(read(pointers, If(wrong, E.index(-1), E.index(0))), D.int64)
-    start = make("start", (rows,), E.Add(lo, passed), stop=True, keep=Keep.ALWAYS)
-    stop = make("stop", (rows,), hi, stop=True, keep=Keep.ALWAYS)
-    return start, stop
+    falls = Less(read(pointers, E.Add(i, E.index(1))), read(pointers, i))
+    some = W.reduce("falls", (), [rows], falls, ANY)
+    ends = [cast(read(pointers, E.index(n)), D.int64) for n in (0, rows)]
+    whole = E.And(E.Equal(ends[0], E.index(0)), E.Equal(ends[1], E.extent_expr(count)))
+    at = If(E.Or(read(some), E.logical_not(whole)), E.index(-1), E.index(0))
+    return make("first", (), cast(read(pointers, at), D.int64), stop=True, keep=Keep.ALWAYS)
 
 
 def _place(indices: Value, p: Expr) -> Expr:

@@ -160,14 +160,19 @@ def verify_body(body: Body, after: str, proofs: Proofs) -> None:
 def _inside(position: Expr, extent: Extent, guards: Guards, proofs: Proofs) -> bool:
     key = position, extent, guards
     if key not in proofs.inside:
-        proofs.inside[key] = _proved(position, extent, guards, proofs.intervals)
+        proofs.inside[key] = proved(position, extent, guards, proofs.intervals)
     return proofs.inside[key]
 
 
-def _proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
+def proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
+    """Whether an index is data, or lies inside an extent where guards hold."""
     ways = (Prover(given, intervals) for given in dict.fromkeys(((), guards)))
     if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True
+    if isinstance(position, E.If):
+        test = position.condition
+        sides = (position.then, test), (position.otherwise, E.logical_not(test))
+        return all(proved(e, extent, (*guards, c), intervals) for e, c in sides)
     other = any(isinstance(n, Axis) and n.extent != extent for n in walk(position))
     tried = points.inside(position, (lower if other else upper)(extent), guards)
     if tried:

@@ -23,6 +23,7 @@ from pullback.backends.c.emit import INDENT, emit_routine
 from pullback.backends.c.language import C11, Passed, computed, stored
 from pullback.backends.loops.backend import Loops, launched
 from pullback.backends.loops.backend import stored as facts_of
+from pullback.backends.nests.dense import dense
 from pullback.errors import UnsupportedError
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType
@@ -116,6 +117,7 @@ class Writer(Loops):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.dense = False  # arrays of symbolic sizes have no gaps
         self.bodies: list[str] = []
 
     def prelude(self, target: Target, threads: int = 1) -> str:
@@ -174,7 +176,8 @@ class Writer(Loops):
         language, codes = Portable(job.target.vector), []
         for kernel, schedule in work:
             verify_routine(lower(kernel, schedule), "lower")
-            nest = lower(kernel, schedule, marks=True)
+            written = dense if self.dense else lower
+            nest = written(kernel, schedule, marks=True)
             symbol = f"_{self.prefix}_{len(self.bodies)}"
             text = emit_routine(nest, language, symbol)
             self.bodies.append(f"{comment(show(kernel))}\n{text}")

@@ -23,12 +23,15 @@ from pullback.backends.host.processor import named_target, processor
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.loops.backend import Loops, launched, stored
 from pullback.backends.loops.key import routine_key
+from pullback.backends.nests.dense import dense
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Branch, Feed, Item, Launch, Loop, Receive
 from pullback.ir.signature import digest
+from pullback.schedule.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 Talks = Feed | Receive
@@ -47,6 +50,11 @@ class Objects(Loops):
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.dense = False  # arrays of symbolic sizes have no gaps
+
+    def laid(self, routine: Routine, kernel: Kernel, schedule: Schedule) -> Routine:
+        """The nest over arrays as they lie. Raises: ApartError."""
+        return dense(kernel, schedule) if self.dense else routine
 
     def emit(self, routines: Iterable[Routine], job: Job) -> list[Code]:
         codes = []

@@ -58,6 +58,10 @@ class Loops(Compiler):
         """Code of each nest. Raises: UnsupportedError for what the backend does not do."""
         raise NotImplementedError
 
+    def laid(self, routine: Routine, kernel: Kernel, schedule: Schedule) -> Routine:
+        """The nest over arrays as they lie: by the largest of symbolic sizes."""
+        return routine
+
     def written(self) -> Mapping[str, NestText]:
         """What a nest is written as, by the name of the text, in order."""
         return {}
@@ -99,6 +103,7 @@ class Loops(Compiler):
             routine = lowered(kernel, schedule)
             report.lap("lower")
             verify_routine(routine, "lower")
+            routine = self.laid(routine, kernel, schedule)
             report.lap("verify")
             for name, text in texts.items():
                 make = partial(_placed, text, kernel, schedule, target)

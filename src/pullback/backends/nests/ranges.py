@@ -436,9 +436,10 @@ def _extent(c: Check) -> int:
 
 def _inside(c: Check) -> Expr:
     """Whether a check is passed."""
-    _, short, own = _places(c)
-    if isinstance(short, E.If):
-        return short.condition
+    narrow = c.index.value if isinstance(c.index, E.Cast) else None
+    if narrow is not None and narrow.dtype is int32 and _extent(c) <= uint32.range()[1]:
+        return E.Less(E.Cast(narrow, uint32), E.const(_extent(c), uint32))
+    own = c.index
     return E.And(E.logical_not(E.Less(own, index(0))), E.Less(own, c.extent))
 
 

@@ -20,13 +20,15 @@ UNROLLED: Cap = 256  # steps of a loop that are written out one by one
 Scope = dict[str, Value]
 
 
-def _graph(run: Any, node: Node, name: str, scope: Scope) -> Graph:
+def graph_of(run: Any, node: Node, name: str, scope: Scope) -> Graph:
+    """A graph that a node has."""
     proto = node.attributes.get(name)
     demand(isinstance(proto, GraphProto), f"no attribute {name!r}")
     return run.reader.graph(proto, scope)  # type: ignore[no-any-return]
 
 
-def _run(run: Any, graph: Graph, scope: Scope, values: Sequence[Value]) -> list[Value]:
+def run_graph(run: Any, graph: Graph, scope: Scope, values: Sequence[Value]) -> list[Value]:
+    """What it makes of values."""
     demand(len(values) == len(graph.inputs), f"{len(values)} values for {len(graph.inputs)} inputs")
     own = {**scope, **{p.name: v for p, v in zip(graph.inputs, values, strict=True)}}
     return list(type(run)(run.reader, run.depth + 1).graph(graph, own))
@@ -34,28 +36,28 @@ def _run(run: Any, graph: Graph, scope: Scope, values: Sequence[Value]) -> list[
 
 def if_(run: Any, node: Node, operands: Sequence[Value | None], scope: Scope) -> list[Value]:
     """The branch that a known condition takes; else both, as `pb.cond`."""
-    graphs = [_graph(run, node, name, scope) for name in ("then_branch", "else_branch")]
+    graphs = [graph_of(run, node, name, scope) for name in ("then_branch", "else_branch")]
     condition = operands[0] if operands else None
     if condition is None:
         raise Refused("no condition")
     told = condition.array if condition.array is not None else at_once(condition)
     if told is not None:
-        return _run(run, graphs[0 if told.reshape(-1)[0] else 1], scope, ())
+        return run_graph(run, graphs[0 if told.reshape(-1)[0] else 1], scope, ())
 
     def taken(graph: Graph) -> Any:
-        return lambda: tuple([pb.asarray(v.tensor) for v in _run(run, graph, scope, ())])
+        return lambda: tuple([pb.asarray(v.tensor) for v in run_graph(run, graph, scope, ())])
 
     try:
         results = pb.cond(pb.reshape(condition.tensor, ()), taken(graphs[0]), taken(graphs[1]))
-    except ShapeError:  # branches of different shapes: the condition is asked for
+    except (ShapeError, Refused):  # of different shapes, or no tensors: the condition is asked for
         told = known(condition, f"{node}: its branches differ in shape, and which is taken")
-        return _run(run, graphs[0 if told.reshape(-1)[0] else 1], scope, ())
+        return run_graph(run, graphs[0 if told.reshape(-1)[0] else 1], scope, ())
     return [Value(t) for t in results]
 
 
 def loop(run: Any, node: Node, operands: Sequence[Value | None], scope: Scope) -> list[Value]:
     """Steps one by one, of a known count; a condition that the body changes must be known too."""
-    body = _graph(run, node, "body", scope)
+    body = graph_of(run, node, "body", scope)
     operands = [*operands, *[None] * (2 - len(operands))]
     limit, condition, *carried = operands
     demand(all(v is not None for v in carried), "a carried value that is left out")
@@ -69,7 +71,7 @@ def loop(run: Any, node: Node, operands: Sequence[Value | None], scope: Scope) -
         count = 0
     for step in range(count):
         number = Value(array=np.asarray(step, np.int64), plain=True)
-        again, *made = _run(run, body, scope, [number, condition or TRUE, *state])
+        again, *made = run_graph(run, body, scope, [number, condition or TRUE, *state])
         state, outputs = made[: len(state)], made[len(state) :]
         for row, value in zip(rows, outputs, strict=True):
             row.append(value.tensor)
@@ -88,7 +90,7 @@ def _true(value: Value, node: Node) -> bool:
 
 def scan(run: Any, node: Node, operands: Sequence[Value | None], scope: Scope) -> list[Value]:
     """`pb.scan` over rows of the inputs; of version 8 for each sample, by its own axis."""
-    body = _graph(run, node, "body", scope)
+    body = graph_of(run, node, "body", scope)
     attributes = node.attributes
     count = int(attributes.get("num_scan_inputs", 0))
     early = node.version == 8
@@ -119,7 +121,7 @@ def _scanned(
     run: Any, body: Graph, scope: Scope, states: Sequence[Any], inputs: Sequence[Any]
 ) -> list[Any]:
     def step(carry: Any, rows: Any) -> Any:
-        values = _run(run, body, scope, [Value(t) for t in (*carry, *rows)])
+        values = run_graph(run, body, scope, [Value(t) for t in (*carry, *rows)])
         made = [pb.asarray(v.tensor) for v in values]
         return tuple(made[: len(states)]), tuple(made[len(states) :])
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.algebra.affine import affine
-from pullback.algebra.bounds import Prover, bounds, in_bounds
+from pullback.algebra.bounds import Intervals, bounds, in_bounds
 from pullback.errors import FreeAxisError, IndexRangeError, Origin, ShapeError
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Take, lower
+from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Definition, Map, Reduce, read, substitute
 from pullback.ir.node import Node, rebuild, walk
 from pullback.tensor.define.combine import Part, combined, whole
@@ -26,6 +25,7 @@ from pullback.tensor.face.tensor import Tensor, shape_of
 from pullback.tensor.record.trace import wrap
 from pullback.tensor.values.elementwise import show
 from pullback.tensor.values.views import conjunction
+from pullback.verify.body import proved
 
 Guards = tuple[Expr, ...]
 
@@ -309,16 +309,16 @@ def _definition(name: str, body: Expr, axes: Sequence[Axis], origin: Origin) -> 
 
 
 def check_reads(body: Expr, origin: Origin) -> None:
-    """Raises: IndexRangeError for an unguarded affine read that leaves its axis."""
+    """Raises: IndexRangeError for an unguarded read that leaves its axis, data apart."""
+    known = Intervals()
     for guarded in _guarded(body, Take):
-        if guarded.need is not None or not isinstance(guarded.node, Take):
-            continue
         take = guarded.node
+        if not isinstance(take, Take):
+            continue
+        given = () if guarded.need is None else (guarded.need,)
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
-            if not _linear(place) or Prover().inside(place, extent):
-                continue
-            lo, hi = bounds(place)
-            if lo < 0 or hi >= lower(extent):
+            if not proved(place, extent, given, known):
+                lo, hi = bounds(place)
                 raise IndexRangeError(
                     f"an index of {take.source} runs from {lo} to {hi},"
                     f" axis {n} of {show(take.source.shape)} has {extent} elements",
@@ -326,8 +326,3 @@ def check_reads(body: Expr, origin: Origin) -> None:
                     help="guard the read: pb.where(condition, x[..], other) never reads the other",
                     code="E152",
                 )
-
-
-def _linear(place: Expr) -> bool:
-    """Whether `place` is a sum of literal multiples of axes: its range is exact."""
-    return all(isinstance(a, Axis) and a.extent != 0 for a, _ in affine(place).terms)

@@ -182,7 +182,7 @@ def scalar_of(value: Any) -> Any:
     if isinstance(value, ScalarHandle | Scalar):
         return value
     if isinstance(value, E.Dim):
-        return settled(E.Size(value), value.name)
+        return settled(E.extent_expr(value), value.name)
     return ScalarHandle(as_expr(value))
 
 
@@ -247,7 +247,7 @@ def lift(operand: Any) -> Expr | Scalar:
     if isinstance(operand, Scalar | Expr):
         return operand
     if isinstance(operand, E.Dim):
-        return E.Size(operand)
+        return E.extent_expr(operand)
     if not isinstance(operand, Handle):
         raise DTypeError(f"{operand!r} is no scalar expression", code="E143")
     if operand.shape:

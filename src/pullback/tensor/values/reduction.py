@@ -198,7 +198,7 @@ def arg_extreme(name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
     value = read(x, *axes)
     hit = arg_hit(value, W.broadcast_read(best, x.shape, axes))
     extent = extents[0]
-    last = E.index(extent - 1) if isinstance(extent, int) else E.Size(extent)
+    last = E.index(extent - 1) if isinstance(extent, int) else E.extent_expr(extent)
     place = If(hit, Axis(len(shape), extent), last)
     return kept_dims(W.reduce(name, shape, extents, place, MIN), (axis,), keepdims)
 

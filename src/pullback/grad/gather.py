@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.algebra.bounds import DIVIDED, all_inside, in_bounds
+from pullback.algebra.bounds import all_inside, in_bounds
 from pullback.algebra.guards import demands, test_of
 from pullback.cost.facts import elements
 from pullback.grad.fold import Term
@@ -24,9 +24,8 @@ from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
 from pullback.simplify.triangle import with_indices
 
-# A gather may do this many times the work of the read and of clearing the result; half of it where
-# each visit divides (a table of relative positions: 0.9 ms gathered, 0.1 written).
-BOUND = 4
+# A visit that divides and is no product counts twice (a table of positions: 0.9 ms, written 0.1).
+BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
 PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordinate)
 
 
@@ -83,8 +82,8 @@ class Gatherer:
         value = self._changed(value, lattice.places)
         if _never(guards) or elements(lattice.shape) == 0:
             return None
-        divides = any(isinstance(n, DIVIDED) for n in walk([value, *guards]))
-        limit = (BOUND // 2 if divides else BOUND) * (elements(extents) + elements(shape))
+        hard = not isinstance(value, E.Mul) and any(map(E.divisor, walk([value, *guards])))
+        limit = (BOUND // 2 if hard else BOUND) * (elements(extents) + elements(shape))
         total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
         if total is None:
             why = f"gathering would visit more than {limit} points"

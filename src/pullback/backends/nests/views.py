@@ -62,7 +62,15 @@ def is_product(d: Definition) -> bool:
 
 
 def _divides(e: Expr) -> bool:
-    return any(isinstance(n, DIVIDED) for n in walk(e))
+    """Whether it divides more than an axis by literals, which loops over its parts do not."""
+    return any(isinstance(n, DIVIDED) and not _part(n) for n in walk(e))
+
+
+def _part(e: Expr) -> bool:
+    """``k // 64 % 3``: a loop goes over it."""
+    while isinstance(e, DIVIDED) and E.divisor(e):
+        e = e.left
+    return isinstance(e, Axis)
 
 
 def _plainer(ns: Prices, d: Definition) -> Definition:

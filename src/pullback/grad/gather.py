@@ -83,7 +83,7 @@ class Gatherer:
         if _never(guards) or elements(lattice.shape) == 0:
             return None
         hard = not isinstance(value, E.Mul) and any(map(E.divisor, walk([value, *guards])))
-        limit = (BOUND // 2 if hard else BOUND) * (elements(extents) + elements(shape))
+        limit = BOUND // (1 + hard) * (elements(extents) + elements(shape))
         total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
         if total is None:
             why = f"gathering would visit more than {limit} points"

@@ -48,7 +48,8 @@ def operands(kernel: Kernel, target: Target, columns: Choices) -> Choices:
         return ()
     if loops.terms is not None and loops.right is Right.IN_PLACE:
         return ()  # it comes from memory, in order: the price has all of a launch near
-    (bare,) = (s for s in choose(kernel, target, columns).steps if s.product is not None)
+    known = choose(kernel, target, columns).steps  # before loops of some products are plain
+    (bare,) = (s for s in known if s.product is not None and s.lead == steps[0].lead)
     step = replace(bare, loops=loops)
     best: Numbers = {}
     least = _ns(kernel, own, step, target)

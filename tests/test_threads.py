@@ -62,7 +62,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "attention": (attention, (numbers(200, 64), numbers(200, 64, seed=1), numbers(200, 64))),
     "scatter": (
         lambda t, p, v: pb.scatter_add(t, p, v),
-        (numbers(40, 33), PLACES, numbers(30000, 33)),
+        (numbers(40, 130), PLACES, numbers(30000, 130)),
     ),
     "scan": (lambda a: pb.cumulative_sum(a, axis=1), (numbers(300, 700),)),
     "running product": (

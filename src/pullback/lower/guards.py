@@ -39,7 +39,8 @@ def folded(node: Expr) -> Expr:
 def less(left: Expr, right: Expr) -> Expr:
     """``0 <= high``, where ``right - left - 1 = step * high + low``; a quotient times `c` first."""
     if isinstance(right, E.Const) and isinstance(left, E.FloorDiv) and (by := E.divisor(left)):
-        return less(left.left, index(by * int(right.value)))
+        if linear(left.left).range()[0] > -(1 << 62):  # as data, it may wrap
+            return less(left.left, index(by * int(right.value)))
     gap = linear(right).minus(linear(left)).shifted(-1)
     lo, hi = gap.range()
     if lo >= 0 or hi < 0:

@@ -21,6 +21,8 @@ Values = dict[Expr, Expr]  # what variables, or other nodes, are replaced by
 def folded(node: Expr) -> Expr:
     """`node` with a condition on indices simplified; its operands are already."""
     match node:
+        case E.Less(E.FloorDiv(x) as left, E.Const(n)) if (by := E.divisor(left)) and _known(x):
+            return less(x, index(by * int(n)))
         case E.Less(left, right) if left.dtype == int64:
             return less(left, right)
         case E.Equal(left, right) if left.dtype == int64:
@@ -36,11 +38,13 @@ def folded(node: Expr) -> Expr:
     return node
 
 
+def _known(e: Expr) -> bool:
+    """Whether an index has bounds; data may wrap, times a divisor."""
+    return linear(e).range()[1] < E.highest(int64).value
+
+
 def less(left: Expr, right: Expr) -> Expr:
-    """``0 <= high``, where ``right - left - 1 = step * high + low``; a quotient times `c` first."""
-    if isinstance(right, E.Const) and isinstance(left, E.FloorDiv) and (by := E.divisor(left)):
-        if linear(left.left).range()[0] > -(1 << 62):  # as data, it may wrap
-            return less(left.left, index(by * int(right.value)))
+    """``0 <= high``, where ``right - left - 1 = step * high + low``."""
     gap = linear(right).minus(linear(left)).shifted(-1)
     lo, hi = gap.range()
     if lo >= 0 or hi < 0:

@@ -100,7 +100,7 @@ def test_tasks_of_all_rows_have_wide_tiles() -> None:
 
 def test_what_is_gathered_goes_in_blocks() -> None:
     """Gradients of queries, keys and values as the left operand, 394 x 192 of 576 terms: chosen in
-    place for each tile of columns 5.2 ms, copied in blocks of 256 1.1.
+    place for each tile of columns 5.2 ms, copied in blocks of 256 1.05.
     """
 
     def joined_heads(q: Any, k: Any, v: Any, w: Any) -> Any:

@@ -112,7 +112,7 @@ def _once(
         output.tell(name=name, shape=array.shape, values=array.tolist())
     if path is not None:
         try:
-            np.savez(path, **made)  # type: ignore[arg-type]
+            np.savez(path, **made)  # type: ignore[arg-type]  # no name is `allow_pickle`
         except OSError as problem:
             raise StateError(f"{path} cannot be written: {problem}", code="E559") from problem
 

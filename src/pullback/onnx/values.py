@@ -71,7 +71,9 @@ class Value:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Extents."""
-        return tuple(self.array.shape if self._tensor is None else self._tensor.shape)  # type: ignore[union-attr]
+        own = self.array if self._tensor is None else self._tensor
+        assert own is not None
+        return tuple(own.shape)
 
 
 class Row(Value):

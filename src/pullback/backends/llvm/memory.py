@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 
 from pullback.algebra.affine import Affine
 from pullback.backends.llvm import arith
@@ -140,7 +141,9 @@ class Memory:
                 terms.append((value.number, value, coefficient))
         total = const(0, "i64")
         for number, value, coefficient in sorted(terms, key=lambda term: term[0]):
-            inner = min((c for c in loops if c.number > number), key=_number, default=None)
+            inner = min(
+                (c for c in loops if c.number > number), key=attrgetter("number"), default=None
+            )
             place = None if inner is None else inner.enter
             term = self.b.placed(place, "mul", value, const(coefficient, "i64"))
             total = self.b.placed(place, "add", total, term)
@@ -345,7 +348,3 @@ class Memory:
         self.b.declare(name, [value.type, to.type, mask.type], "void")
         where = f"{to.type} align {align} {to.text}"
         self.b.emit(f"call void @{name}({value.typed}, {where}, {mask.typed})")
-
-
-def _number(counter: Counter) -> int:
-    return counter.number

@@ -10,6 +10,7 @@ an adjoint, which asks the same of an e that is not summed, over those of each n
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from pullback.algebra.guards import test_of
 from pullback.algebra.linear import linear
@@ -48,7 +49,7 @@ def spanned(d: Definition) -> Definition:
             if rest is not None and isinstance(form, Accumulate):
                 return d
             value = value if rest is None else If(rest, value, nothing)
-            guard = _all(list(bounds.values()))
+            guard = reduce(E.And, bounds.values())
             return _written(d, axis, data, guard, If(guard, value, nothing))
     return d
 
@@ -100,9 +101,7 @@ def _written(
     form = d.form
     assert isinstance(form, Reduce | Accumulate)
     at: tuple[Expr, ...] = d.axes[: len(d.shape)]
-    if isinstance(
-        form, Accumulate
-    ):  # where no guard lets a point through nobody looks at its place
+    if isinstance(form, Accumulate):  # nobody looks at the place of a point that is not let through
         at = tuple(If(guard, i.then, E.index(0)) if isinstance(i, If) else i for i in form.at)
     last = at[-1] if at else None
     free = isinstance(last, Axis) and last.number not in data and last is not axis
@@ -138,10 +137,3 @@ def _bound(condition: Expr, axis: Axis) -> Expr | None:
     if gap.of(axis) not in (1, -1) or axis.number in gap.without(axis).expr().axes:
         return None
     return E.Less(simplify(less), simplify(more))
-
-
-def _all(conditions: list[Expr]) -> Expr:
-    total = conditions[0]
-    for c in conditions[1:]:
-        total = E.And(total, c)
-    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def split(run: Any, node: Node, operands: Operands, scope: Scope) -> list[Value]
     demand(sum(sizes) == whole and min(sizes, default=0) >= 0, f"parts of {sizes} of {whole}")
     ends = np.cumsum([0, *sizes])
     before = (slice(None),) * axis
-    return [Row([Value(x[(*before, slice(int(a), int(b)))]) for a, b in zip(ends, ends[1:])])]  # noqa: B905, RUF007
+    return [Row([Value(x[(*before, slice(a, b))]) for a, b in pairwise(ends.tolist())])]
 
 
 def concat(run: Any, node: Node, operands: Operands, scope: Scope) -> list[Value]:

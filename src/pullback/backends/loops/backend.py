@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from pullback.backends.base import Code, Compiler, Image, Job, Part, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
@@ -81,11 +81,8 @@ class Loops(Compiler):
         return []
 
     def unchosen(self, kernel: Kernel, target: Target) -> Choices:
-        """Those of the lowest price: columns first, how operands reach them next; tasks and tiles
-        for machines of many cores.
-        """
-        own = columns(kernel, target)
-        return for_cores(kernel, target, (*own, *operands(kernel, target, own)))
+        """Those of the lowest price; once for a kernel, whose schedules a search asks for often."""
+        return _cheapest(kernel, target)
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
         """What one launch costs, read off its nest with the numbers of the target's machine."""
@@ -112,6 +109,13 @@ class Loops(Compiler):
             yield routine
             report.lap("emit")
         report.stage("lower", f"{len(made)} routines")
+
+
+@lru_cache(maxsize=64)
+def _cheapest(kernel: Kernel, target: Target) -> Choices:
+    """Columns first, how operands reach them next; tasks and tiles for machines of many cores."""
+    own = columns(kernel, target)
+    return for_cores(kernel, target, (*own, *operands(kernel, target, own)))
 
 
 def launched(image: Image, item: Launch, number: int) -> Iterator[tuple[Part, int]]:

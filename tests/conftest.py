@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,26 @@ def one_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "of the tests that are selected one of N, picked by its name: the same ones each time"
+    parser.addoption("--every", type=int, default=1, metavar="N", help=text)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Which tests are slow is marked before `-m` is asked, and `--every` picks of what it left."""
+    _sample(items)
+    yield
+    every = config.getoption("every")
+    left = [item for item in items if zlib.crc32(item.nodeid.encode()) % every]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [i for i in items if not zlib.crc32(i.nodeid.encode()) % every]
+
+
+def _sample(items: list[pytest.Item]) -> None:
     """`sampled(n)`: the first of a test's cases and every n-th are run; the others are slow."""
     cases: Counter[str] = Counter()
     for item in items:

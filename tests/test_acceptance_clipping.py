@@ -80,6 +80,7 @@ def updates_of(program: Executable) -> tuple[Kernel, list[Kernel]]:
     return found[0], [k for k in kernels if k is not found[0]]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "layers"), [*((n, 1) for n in OPTIMISERS), ("AdamW", 3)])
 def test_the_updates_of_an_encoder_are_one_launch(name: str, layers: int) -> None:
     x = normal(2, 5, 32)
@@ -163,6 +164,7 @@ def wide() -> nn.Module:
     return nn.Sequential(*parts)
 
 
+@pytest.mark.slow
 def test_one_thread_and_two_give_the_same_bits() -> None:
     x = normal(33, 400, seed=3)
     found = []
@@ -178,6 +180,7 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
         assert one.tobytes() == two.tobytes()
 
 
+@pytest.mark.slow
 def test_a_recorded_program_has_its_parts(tmp_path: Path) -> None:
     options = Options(threads=2, cache=tmp_path)
     found = []

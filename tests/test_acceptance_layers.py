@@ -70,6 +70,7 @@ def heavy(program: Executable) -> list[Kernel]:
     return [k for k in program.kernels if any(math.prod(s.shape) > 3 for s in k.stages)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_joins_the_linear_before_it(name: str) -> None:
     act, equation = ACTIVATIONS[name]

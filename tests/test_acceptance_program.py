@@ -32,7 +32,7 @@ def results(name: str, kind: str, backend: str) -> list[Array]:
     return found if isinstance(found, list) else [found]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_backends_agree(name: str) -> None:
     scale = 0.0
@@ -48,6 +48,7 @@ def test_backends_agree(name: str) -> None:
             close(found, want, scale, kind)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["matmul", "layer norm", "causal attention", "convolution"])
 def test_results_do_not_depend_on_the_number_of_threads(name: str) -> None:
     function, arguments = PROGRAMS[name]("float32")
@@ -151,6 +152,7 @@ def encoder_program(layers: int, options: Options) -> Any:
     return train.program
 
 
+@pytest.mark.slow
 def test_equal_layers_compile_once() -> None:
     few, many = (encoder_program(n, TWO_THREADS) for n in (3, 6))
     kinds = [len({kernel_digest(k) for k in p.kernels}) for p in (few, many)]
@@ -197,6 +199,7 @@ def test_a_second_process_compiles_nothing_and_six_layers_are_few_nodes(tmp_path
     assert finished(start(tmp_path, 6))[0] == 0
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache_and_rebuild_what_is_altered(tmp_path: Path) -> None:
     together = [start(tmp_path, 1) for _ in range(2)]
     kernels = {finished(p)[2] for p in together}
@@ -214,6 +217,7 @@ def test_processes_share_a_cache_and_rebuild_what_is_altered(tmp_path: Path) -> 
 # --- everything can be looked at
 
 
+@pytest.mark.slow
 def test_dumps_are_read_back(tmp_path: Path) -> None:
     function, arguments = PROGRAMS["encoder layer"]("float32")
     options = Options(threads=2, cache=None, dump=tmp_path)

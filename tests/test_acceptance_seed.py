@@ -300,6 +300,7 @@ def numpy_layer(p: dict[str, Array], x: Array) -> Array:
     return numpy_norm(x + inner, p["norm2.weight"], p["norm2.bias"])
 
 
+@pytest.mark.slow
 def test_encoder_gradients_equal_differences() -> None:
     model = encoder(2, random_weights=True)
     x, r = normal(2, WIDTH, seed=5), normal(2, WIDTH, seed=6)
@@ -316,6 +317,7 @@ def test_encoder_gradients_equal_differences() -> None:
             assert np.abs(slope).max() > 1e-4, f"{name}: a zeroed backward would look like this"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 6])
 def test_encoder_kernels_and_memory(layers: int) -> None:
     train = encoder_training(encoder(layers, random_weights=False), normal(2, WIDTH, seed=5), 2)

@@ -152,6 +152,7 @@ def shifted(a: Array, b: Array, left: bool) -> Array:
     return out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: np.dtype(k).name)
 def test_shifts_by_any_count(kind: Any, backend: str) -> None:
@@ -178,6 +179,7 @@ def whole_power(x: int, y: int, info: Any) -> int:
     return (exact - int(info.min)) % 2**info.bits + int(info.min)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: np.dtype(k).name)
 def test_integers_by_zero_and_to_any_power(kind: Any, backend: str) -> None:

@@ -339,6 +339,7 @@ np.testing.assert_allclose(value(p), 1.01 ** 40, rtol=1e-4)
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
 def test_a_forked_process_has_its_own_threads(threads):
     here = os.path.dirname(__file__)

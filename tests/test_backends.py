@@ -62,6 +62,7 @@ def test_kernels_agree(name: str) -> None:
     agree(name, "kernels")
 
 
+@pytest.mark.sampled(5)
 @needs_c
 @pytest.mark.parametrize("name", SOME)
 def test_c_agrees(name: str) -> None:
@@ -102,6 +103,7 @@ def worst_errors(backend: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.sampled(4)
 @needs_c
 @needs_c
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
@@ -120,6 +122,7 @@ def test_sums_in_lanes_have_the_same_bits_in_c(target: str, terms: int) -> None:
         assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_in_c_are_close() -> None:
     assert worst_errors("c") == {}
@@ -145,6 +148,7 @@ def own_tasks(program: Any, folder: Path, *flags: str) -> Array:
     return y
 
 
+@pytest.mark.slow
 @needs_c
 def test_standalone_c_runs_by_openmp(tmp_path: Path) -> None:
     """The text compiles without a warning, and its tasks run by threads of its own or in order."""
@@ -159,6 +163,7 @@ def test_standalone_c_runs_by_openmp(tmp_path: Path) -> None:
         np.testing.assert_array_equal(own_tasks(program.program, folder, *flags), wanted)
 
 
+@pytest.mark.slow
 @needs_c
 def test_a_chain_of_branches_is_written_once() -> None:
     """Its text grows by a link, and does not double."""

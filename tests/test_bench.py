@@ -201,6 +201,7 @@ class Joined:
         return np.concatenate(parts, axis)
 
 
+@pytest.mark.slow
 def test_one_workload_from_end_to_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

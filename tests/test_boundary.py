@@ -461,6 +461,7 @@ def test_texts_are_those_of_the_backend() -> None:
     assert g.program.source() == "" and g.program.assembly() == ""
 
 
+@pytest.mark.slow
 @needs_c
 def test_c_is_read_back(tmp_path: Path) -> None:
     dump = tmp_path / "dump"

@@ -123,6 +123,7 @@ def same(got: list[np.ndarray], want: list[np.ndarray]) -> None:
         assert not len(wrong), f"state {number}, byte {wrong[0]}: got {a}, want {b}"
 
 
+@pytest.mark.slow
 def test_a_training_loop_from_python(folder: Path) -> None:
     names: dict[str, object] = {}
     exec(SCRIPT.removesuffix("train()\n"), names)  # its feeder

@@ -68,6 +68,7 @@ def gemm(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_program_of_c_with_sizes(gemm: Path) -> None:
     (gemm / "main.c").write_text(PROGRAM)
@@ -82,6 +83,7 @@ def test_a_program_of_c_with_sizes(gemm: Path) -> None:
         assert done.stdout == b"a size is out of its bounds [E544]\n"
 
 
+@pytest.mark.slow
 def test_what_it_says(gemm: Path) -> None:
     library = ctypes.CDLL(str(gemm / "gemm.so"))
     library.gemm_message.restype = ctypes.c_char_p
@@ -94,6 +96,7 @@ def test_what_it_says(gemm: Path) -> None:
     assert (library.gemm_message(0), library.gemm_message(9)) == (b"", b"an unknown status")
 
 
+@pytest.mark.slow
 def test_only_what_is_called_is_exported(gemm: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("no nm")
@@ -292,6 +295,7 @@ def test_the_linker_refuses_by_name(tmp_path: Path) -> None:
         linked(small, "f")
 
 
+@pytest.mark.slow
 @needs_cc
 def test_as_objdump_and_ld_see_it(gemm: Path) -> None:
     if shutil.which("readelf") is None:

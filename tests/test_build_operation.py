@@ -100,6 +100,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_program_of_c_with_sizes(home: Path) -> None:
     subprocess.run(["cc", "main.c", "./gemm.so", "-o", "main"], cwd=home, check=True)

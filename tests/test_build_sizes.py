@@ -223,6 +223,7 @@ def eval_size(text: str, known: dict[str, int]) -> int:
     return int(made(**wanted).shape[0])
 
 
+@pytest.mark.sampled(7)
 @needs_cc
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_in_expressions(name: str, tmp_path: Path) -> None:

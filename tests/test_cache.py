@@ -136,6 +136,7 @@ assert cache.verify() == []
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     command = [sys.executable, "-c", WRITER, str(folder)]

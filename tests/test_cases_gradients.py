@@ -90,6 +90,7 @@ def adjoints() -> tuple[list[str], list[Definition], Arrays]:
     return names, found, values
 
 
+@pytest.mark.slow
 def test_native_code_equals_the_interpreter() -> None:
     names, found, values = adjoints()
     expected = evaluate(found, values)
@@ -104,6 +105,7 @@ STEP, PARTS = 1e-6, 3
 SLOW = [pytest.param(n, marks=[m, pytest.mark.slow]) for n, m in NEEDS.items()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("backend", ["llvm", *SLOW])
 def test_the_checks_of_tvm(backend: str, part: int) -> None:

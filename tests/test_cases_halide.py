@@ -360,6 +360,7 @@ def test_ties() -> None:
     check(lambda x: pb.amax(x, axis=0) * pb.amin(x, axis=0), draw(1, 4, 3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("zeros", [0, 1, 2, 3])
 def test_products_with_zeros_are_exact_in_every_order(zeros: int) -> None:
     values = np.array([2.0, -3.0, 0.5, 4.0])
@@ -386,6 +387,7 @@ def test_products_with_zeros_are_exact_in_every_order(zeros: int) -> None:
     assert second[0].shape == (4, 4)
 
 
+@pytest.mark.slow
 def test_products_over_several_axes() -> None:
     x = draw(1, 2, 3, 4)
     x[0, 1, 2] = x[1, 0, 0] = x[1, 2, 3] = 0
@@ -403,13 +405,14 @@ RANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RANGES)
 def test_scalar_functions(name: str) -> None:
     low, high = RANGES[name]
     check(getattr(pb, name), draw(1, 40, low=low, high=high))
 
 
+@pytest.mark.slow
 def test_functions_of_two() -> None:
     x, y = draw(1, 40), draw(2, 40)
     check(pb.atan2, x, y)

@@ -178,6 +178,7 @@ def test_derivatives(name: str) -> None:
     assert report, str(report)
 
 
+@pytest.mark.slow
 def test_native_code_equals_the_interpreter() -> None:
     """All first-order results of all operators, compiled as one program."""
     parts = [(name, checked(name)[0].exact[0], checked(name)[0].env) for name in OPERATORS]

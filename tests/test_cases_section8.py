@@ -377,6 +377,7 @@ def test_values_and_derivatives(name: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_native_code_equals_the_interpreter(part: int) -> None:
     """Values, gradients and tangents of a quarter of the operators, as one program."""

@@ -282,6 +282,7 @@ RANDOM = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", range(len(RANDOM)))
 def test_random_systems_are_enumerated_once(kind: int) -> None:
     count, most, ranges, systems = RANDOM[kind]

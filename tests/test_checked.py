@@ -33,7 +33,7 @@ def results(name: str, options: pb.Options) -> list[np.ndarray[Any, Any]]:
     return [h.numpy() for h in flatten(found).handles]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_checked_program_gives_the_same_bits(name: str) -> None:
     for own, plain in zip(results(name, CHECKED), results(name, PLAIN), strict=True):
@@ -259,6 +259,7 @@ WHOLE: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DIVIDED)
 def test_integers_by_zero_and_negative_powers_are_told(name: str) -> None:
     function, x, y = DIVIDED[name]
@@ -269,6 +270,7 @@ def test_integers_by_zero_and_negative_powers_are_told(name: str) -> None:
     assert caught.value.code == "E702" and "test_checked.py" in str(caught.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_divides_by_nothing_is_what_it_was(name: str) -> None:
     function, x, y = WHOLE[name]

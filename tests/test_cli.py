@@ -104,6 +104,7 @@ def test_settings_survive_a_file() -> None:
 # --- training
 
 
+@pytest.mark.slow
 def test_training_learns_validates_saves_and_writes(story: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = run(story, out, "--steps", "40", "--lr", "0.02", "--json")
@@ -116,6 +117,7 @@ def test_training_learns_validates_saves_and_writes(story: Path, tmp_path: Path)
     assert weights["blocks.0.attention.qkv.weight"].shape == (24, 8)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(
     story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

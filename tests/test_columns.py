@@ -47,6 +47,7 @@ def test_weights_that_a_kernel_widens_are_packed_each_time() -> None:
     assert columns(one, TARGET) == (("column.1", 5),)
 
 
+@pytest.mark.slow
 def test_columns_of_stages_alone_are_confirmed_by_the_whole_kernel() -> None:
     """Causal attention: stages alone would have columns of 15.5 ms for a gradient, not 9."""
     attended = partial(model.F.scaled_dot_product_attention, is_causal=True)

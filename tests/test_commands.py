@@ -157,6 +157,7 @@ def test_help_has_an_example_and_the_common_options(name: str) -> None:
     assert "--json" in shown.output and "--quiet" in shown.output
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_json_is_one_object_a_line(name: str) -> None:
     done = call(name, *USES[name][0], "--json")
@@ -166,6 +167,7 @@ def test_json_is_one_object_a_line(name: str) -> None:
     assert facts or name == "cache ls"
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_quiet_says_nothing(name: str) -> None:
     done = call(name, *USES[name][0], "--quiet")

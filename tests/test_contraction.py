@@ -53,6 +53,7 @@ def plain(layout: str, a: Any, b: Any) -> Any:
     return (a if layout[0] == "n" else a.T) @ (b if layout[1] == "n" else b.T)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NARROW)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [(33, 77, 65), (64, 64, 64), (40, 300, 50)])
@@ -114,6 +115,7 @@ def operands(one: Kernel, seed: int) -> dict[Any, Array]:
     return found
 
 
+@pytest.mark.slow
 @given(
     m=st.integers(17, 60),
     n=st.integers(2, 90),
@@ -136,6 +138,7 @@ def test_words(
     agree(one, routine, given, {}, native=True, scalar=False, tolerance=tolerance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[1], PAIRS[4]], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_words_in_the_interpreter(pair: Pair, layout: str) -> None:
@@ -146,6 +149,7 @@ def test_words_in_the_interpreter(pair: Pair, layout: str) -> None:
         agree(one, routine, operands(one, k), {}, native=False, scalar=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", PAIRS[:2], ids=str)
 def test_words_of_whole_groups_but_for_the_last(pair: Pair) -> None:
     """Words are copied in groups of eight; where k leaves the last word of a group incomplete."""

@@ -100,6 +100,7 @@ def rnn_in_numpy(h: Array, xs: Array, w: Array) -> tuple[float, list[Array]]:
     return value, [dh, dxs, dw]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [0, 1, 7, 100])
 def test_scan(count, mode):
@@ -197,6 +198,7 @@ def test_cond_in_a_scan():
     same(partial(partial, looped), unrolled, normal(3), normal(9, 3))
 
 
+@pytest.mark.slow
 def test_scan_in_a_scan():
     def looped(mode: str, c: Any, xs: Any, w: Any) -> Any:
         def outer(c: Any, block: Any) -> Any:
@@ -224,6 +226,7 @@ def test_scan_in_a_scan():
     same(partial(partial, looped), unrolled, normal(3), normal(3, 4, 3), normal(3, seed=4))
 
 
+@pytest.mark.slow
 def test_second_order_through_a_scan():
     def twice(loss: Callable[..., Any]) -> Callable[..., Any]:
         def norm(h: Any, xs: Any, w: Any) -> Any:
@@ -313,6 +316,7 @@ def test_a_feeder_that_ends_the_loop(batches, mode):
     np.testing.assert_allclose(found.numpy(), eager(unrolled, w)[1][0], rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["scan", "while_loop"])
 @pytest.mark.parametrize("batches", range(0, 9, 2))
 def test_a_feeder_ends_all_chunks_of_a_loop(kind, batches):
@@ -353,6 +357,7 @@ def test_a_feeder_ends_all_chunks_of_a_loop(kind, batches):
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_forward_mode_and_hessians():
     def forms(c: Any, xs: Any, w: Any) -> Any:
         def step(c: Any, x: Any) -> Any:
@@ -428,6 +433,7 @@ class Recurrent(nn.Module):
         return pb.stack(rows, axis=0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_whole_training_of_an_lstm_is_one_program(mode):
     xs = normal(7, 2, 3).astype(np.float32)
@@ -563,6 +569,7 @@ def test_views_of_rows_that_data_name():
     assert f(x, np.array([1, 3])).numpy().tolist() == x.reshape(4, 5)[[1, 3]].tolist()
 
 
+@pytest.mark.slow
 def test_memory_of_the_three_modes():
     def loss(mode: str) -> Callable[..., Any]:
         def f(h: Any, xs: Any, w: Any) -> Any:
@@ -601,6 +608,7 @@ def test_checkpoint(jit):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_checkpoint_keeps_less():
     def block(x: Any, w: Any) -> Any:
         for _ in range(4):

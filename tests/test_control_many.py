@@ -110,7 +110,7 @@ FORMS = [scan, chunks, branch, bounded, unbounded, nested, remade, descent]
 forms = pytest.mark.parametrize("f", FORMS, ids=lambda f: f.__name__)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @forms
 def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.vmap(f))(X), each(f, X))
@@ -119,7 +119,7 @@ def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.grad(lambda x: pb.sum(pb.vmap(f)(x))))(X), wanted)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @forms
 def test_second_order_of_many_at_once(f: Function) -> None:
     """Hessians, and products with them of every sample; the dot product both ways."""
@@ -140,6 +140,7 @@ def test_second_order_of_many_at_once(f: Function) -> None:
     np.testing.assert_allclose((up - down) / (2 * step), hessians[0] @ x[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @forms
 def test_forward_mode_is_the_transpose_on_both_backends(f: Function, backend: str) -> None:
@@ -377,7 +378,7 @@ ORDERS: dict[str, Callable[[Function], Function]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("steps", [0, 1, 7, 100])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_loop_without_a_bound_equals_the_unrolled_one(order: str, steps: int) -> None:
@@ -392,6 +393,7 @@ def test_a_loop_without_a_bound_equals_the_unrolled_one(order: str, steps: int) 
         np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_loop_without_a_bound_on_the_interpreter() -> None:
     a, w = normal(3), normal(3, seed=4)
     options = Options(backend="reference", cache=None)

@@ -124,7 +124,7 @@ def close(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("f", NESTED)
 def test_nested_forms_equal_their_steps(f: Function) -> None:
     x = pb.tensor(X)
@@ -214,6 +214,7 @@ SAMPLED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("f", SAMPLED)
 def test_samples_of_nested_forms(f: Function) -> None:
     xs = pb.tensor(XS)

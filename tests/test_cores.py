@@ -64,6 +64,7 @@ WORK: dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WORK)
 def test_the_same_bits_on_any_number_of_threads(name: str, machine: str) -> None:
     function, args, _ = WORK[name]
@@ -78,6 +79,7 @@ def test_the_same_bits_on_any_number_of_threads(name: str, machine: str) -> None
         assert [o.tobytes() for o in other] == [o.tobytes() for o in results[0]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WORK)
 def test_more_tasks_where_they_are_worth_it(name: str, machine: str) -> None:
     function, args, more = WORK[name]

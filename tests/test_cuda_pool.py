@@ -111,6 +111,7 @@ def test_a_program_that_is_too_large_says_what_was_planned(
     assert error.value.code == "E442"
 
 
+@pytest.mark.slow
 def test_what_others_have_seen_is_the_driver_s(warps: Warps) -> None:
     """They may use it still; the driver waits for that, the pool would not."""
     before = count(warps)[1]
@@ -124,6 +125,7 @@ def test_what_others_have_seen_is_the_driver_s(warps: Warps) -> None:
         assert count(warps)[1] == before
 
 
+@pytest.mark.slow
 def test_frees_in_a_capture_come_after_it(warps: Warps, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector may come while a graph is captured, which allows no call that frees."""
     tensor, seen = pb.tensor(X).to("cuda"), pb.tensor(X).to("cuda")

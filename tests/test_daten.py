@@ -114,6 +114,7 @@ def test_training_is_that_of_torch(batch: int) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_command_trains_saves_and_loads(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(64, 5)).astype(np.float32)

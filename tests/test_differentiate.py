@@ -101,6 +101,7 @@ def test_the_identity_is_solved_for_and_never_summed_over() -> None:
         )
 
 
+@pytest.mark.slow
 def test_jacobians_of_chains_follow_each_summand() -> None:
     x = pb.tensor(draw(1, 4, 3))
 
@@ -365,6 +366,7 @@ def test_inside_a_jitted_function_and_of_results() -> None:
     assert np.allclose(pb.differentiate(pb.sum(z * z), [z])[0].numpy(), 4 * x)
 
 
+@pytest.mark.slow
 def test_a_long_chain() -> None:
     x = pb.tensor(draw(1, 2))
     y = x

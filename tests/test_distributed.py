@@ -352,6 +352,7 @@ def trained(
 LONG = [pytest.param(ranks, 100, True, marks=pytest.mark.slow) for ranks in (2, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "steps", "gpt"), [(2, 10, False), *LONG])
 def test_several_ranks_equal_one_on_the_joined_batch(ranks: int, steps: int, gpt: bool) -> None:
     losses, weights, calls = trained(pb.distributed.Group(), steps, gpt=gpt)
@@ -367,6 +368,7 @@ def test_several_ranks_equal_one_on_the_joined_batch(ranks: int, steps: int, gpt
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_buckets_are_begun_within_the_backward_and_awaited_after_it() -> None:
     def work(group: Any) -> Any:
         return trained(group, 2, bucket=1 << 11)[2], trained(group, 2, bucket=1 << 30)[2]

@@ -231,6 +231,7 @@ def test_an_error_names_the_line_of_the_call() -> None:
     assert "x * 2.0" in value.origin.source
 
 
+@pytest.mark.slow
 def test_a_warm_operation_enters_few_functions() -> None:
     x, y = pb.tensor(np.ones(100)), pb.tensor(np.ones(100))
     for function, most in [

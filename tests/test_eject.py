@@ -265,6 +265,7 @@ rounded has no derivative
 """
 
 
+@pytest.mark.slow
 def test_functions_of_numpy_where_there_is_no_torch(folder: Path) -> None:
     wide = ("--dtype", "float64")
     several = ("--shape", "x=4,3", "--shape", "ids=2", "--type", "ids=int32")
@@ -278,6 +279,7 @@ def test_functions_of_numpy_where_there_is_no_torch(folder: Path) -> None:
     assert alone(folder, FROM_NUMPY, "without torch") == SAID  # of the library that is kept
 
 
+@pytest.mark.slow
 def test_a_library_that_was_changed_is_compiled_again(folder: Path) -> None:
     ejected(folder, "one.py", "y[i] = 2 * x[i]", "--shape", "x=3")
     script = "import numpy\nprint(load('one')['y'](numpy.ones(3, 'f4')).tolist())\n"
@@ -374,6 +376,7 @@ y: x has shape (n, 5), not (0, 5), n = 0 in (1, 100)
 """
 
 
+@pytest.mark.slow
 def test_a_symbolic_first_axis_is_an_argument(folder: Path) -> None:
     definition = "y[i, j] = tanh(sum[k](x[i, k] * w[k, j]))"
     shapes = ("--shape", "x=n,5", "--shape", "w=5,2", "--dim", "n=1,100", "--dtype", "float64")
@@ -447,6 +450,7 @@ np.savez("chained.npz", y=y, da=da, db=db)
 """
 
 
+@pytest.mark.slow
 def test_several_launches_in_one_memory(folder: Path) -> None:
     rng = np.random.default_rng(2)
     a, b = rng.normal(size=(65, 48)), rng.normal(size=(48, 80))
@@ -461,6 +465,7 @@ def test_several_launches_in_one_memory(folder: Path) -> None:
         np.testing.assert_allclose(made[name], value.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_threads_have_scratch_of_their_own(folder: Path) -> None:
     """Each offset into scratch is by thread, and there is room for all of them."""
     text = ejected(folder, "many.c", "y[i, j] = sum[k](exp(a[i, k]) * b[k, j])", *LARGE)

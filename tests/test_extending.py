@@ -104,6 +104,7 @@ def test_a_function(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_simplification_rule(copy: Path) -> None:
     for text in blocks(3, "py"):
         appended(copy, text)
@@ -127,6 +128,7 @@ def test_a_backend_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.stdout == "4.0\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block runs with the page (test_docs.py); its move in a file of its own does, too."""
     (text,) = (t for t in blocks(5, "python") if "def deep" in t)

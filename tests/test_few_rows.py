@@ -83,6 +83,7 @@ def test_operands_of_each_sample_are_near() -> None:
     assert start(one, HOST).steps[0].loops.terms is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_in_the_interpreter(layout: str) -> None:
     """A prefetch means nothing, also where it lies outside."""
@@ -127,6 +128,7 @@ def heads(rows: int) -> Kernel:
     return kernel((rows, 64), stage(z, (0, 1), y))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_terms_that_lie_as_one_again_are_one_loop(rows: int) -> None:
     """What was taken apart to compute an operand: else lanes are added up once a head."""

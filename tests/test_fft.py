@@ -30,6 +30,7 @@ def error(found: Any, wanted: Any) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted) / eps)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_lengths(n: int) -> None:
     z = drawn(n)
@@ -48,6 +49,7 @@ def test_roots_of_quarters_are_exact() -> None:
     assert found.tolist() == [10, -2 + 2j, -2, -2 - 2j]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize("n", [None, 4, 9])
 def test_one_axis_as_numpy_has_it(norm: str, n: int | None) -> None:
@@ -59,6 +61,7 @@ def test_one_axis_as_numpy_has_it(norm: str, n: int | None) -> None:
         near(getattr(pb.fft, name)(t, n, 1, norm), getattr(np.fft, name)(x, n, 1, norm))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("axes", [None, (0, 2), (2, 1)])
 @pytest.mark.parametrize("s", [None, (4, 3)])
 def test_several_axes_as_numpy_has_them(axes: Any, s: Any) -> None:
@@ -80,6 +83,7 @@ def test_frequencies(n: int) -> None:
     near(pb.fft.ifftshift(pb.tensor(x), 0), np.fft.ifftshift(x, 0), 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [1, 6, 67])
 def test_derivatives(n: int) -> None:
     given = [RNG.normal(size=(2, n)) for _ in range(2)]

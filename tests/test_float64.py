@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_functions_within_their_bounds() -> None:
     x = points64(COUNT)
     program = pb.jit(lambda t: tuple(getattr(pb, n)(t) for n in BOUNDS64))
@@ -130,6 +131,7 @@ def test_slopes_of_powers_are_those_of_torch() -> None:
         np.testing.assert_allclose(grad.numpy(), wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_powers_differentiate_twice() -> None:
     x = pb.tensor(np.array([0.3, 1.7, 2.4]))
     for n in (-2, -5, 2.5):

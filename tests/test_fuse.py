@@ -130,6 +130,7 @@ class Residual(pb.nn.Module):
         return x + self.drop(self.down(pb.nn.functional.gelu(self.up(self.norm(x)))))
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_dropped_once() -> None:
     """The adjoint behind a mask is kept: no gradient of a weight draws the bits again."""
     model = pb.nn.Sequential(Residual(), Residual())
@@ -249,6 +250,7 @@ def test_chains_of_views_add_no_kernel(seed: int) -> None:
     assert len(kernel.stages) == 1
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_near_linear() -> None:
     value: Value = variable("x", 100)
     for n in range(10_000):
@@ -303,6 +305,7 @@ def test_equal_layers_give_equal_kernels() -> None:
     assert three == five
 
 
+@pytest.mark.slow
 def test_kernel_counts() -> None:
     assert len(fuse(graphs.net_step(), TARGET)) <= 5
     for layers in (1, 3, 6):

@@ -11,6 +11,7 @@ from random_control import SAMPLES, check_control, program
 PROGRAMS = 8  # the gate runs more by the script
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_random_control_forms(part: int) -> None:
     compared = ["compared" in check_control(seed) for seed in range(part, PROGRAMS, 4)]

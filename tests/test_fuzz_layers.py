@@ -17,12 +17,14 @@ F, nn = pb.nn.functional, pb.nn
 PROGRAMS = 24
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(3))
 def test_random_layers(part: int) -> None:
     compared = ["compared" in check_layers(seed) for seed in range(part, PROGRAMS, 3)]
     assert sum(compared) > len(compared) // 2
 
 
+@pytest.mark.slow
 def test_the_generator_makes_all_there_is() -> None:
     """Most functions, every form, order and type, symbolic extents, settings that are wrong."""
     made = [program(seed) for seed in range(200)]

@@ -10,17 +10,20 @@ MAPS = 400
 PROGRAMS = 20
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(4))
 def test_random_maps(part: int) -> None:
     for seed in range(part, MAPS, 4):
         check_map(seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs(part: int) -> None:
     assert check_native([check_program(seed) for seed in range(part, PROGRAMS, 4)]) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1017, 1035])
 def test_indices_that_data_picks_stay_under_their_guards(seed: int) -> None:
     """Second-order adjoints that once wrote, and read, outside of their tensors."""
@@ -36,6 +39,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
     assert check_native([check_program(1213)]) == []
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "seed",
     [

@@ -111,6 +111,7 @@ def test_chunks_and_single_tokens_agree(path: Path) -> None:
     assert decoder._one.traces == decoder._several.traces == 1
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_by_a_seed(path: Path) -> None:
     file = pb.gguf.read(small(path))
     decoder = pb.gguf.model(file)

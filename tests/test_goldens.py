@@ -47,6 +47,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_change_is_shown_and_accepted(tmp_path: Path) -> None:
     """Of one processor the text is another one, of the other there is none."""
     assert "is new" in run(tmp_path).stdout

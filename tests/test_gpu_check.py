@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "scripts" / "gpu_check.py"
 
 
+@pytest.mark.slow
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
     environment = {"PULLBACK_CUDA": "libabsent.so", "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
     line = [sys.executable, str(SCRIPT), "-o", str(tmp_path / "made")]

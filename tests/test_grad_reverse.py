@@ -214,6 +214,7 @@ def test_errors() -> None:
         gradients(y, [x], var("head", 4))
 
 
+@pytest.mark.slow
 def test_long_chains() -> None:
     x = var("x", 2)
     y: Value = x
@@ -396,6 +397,7 @@ def block(t: int = 5, heads: int = 2, width: int = 3) -> tuple[Definition, list[
     return loss, [x, *p.values()], r
 
 
+@pytest.mark.slow
 def test_transformer_block() -> None:
     loss, inputs, r = block()
     found = check_gradient(loss, inputs, draw([*inputs, r]), 1e-6)

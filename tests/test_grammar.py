@@ -46,6 +46,7 @@ def golden_lines() -> dict[str, list[str]]:
     return {section: list(lines.values()) for section, lines in found.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("section", ["kernel", "schedule", "nest"])
 def test_goldens_are_as_the_page_says(section: str) -> None:
     lines = [n for n in golden_lines()[section] if len(n) < 400]

@@ -53,6 +53,7 @@ def attention(length: int, causal: bool, backward: bool) -> Work:
     return work(run)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize(("length", "share"), [(128, 0.6), (512, 0.53)])
 def test_causal_attention_skips_tiles(length: int, share: float, backward: bool) -> None:
@@ -88,6 +89,7 @@ def masked(
     return kernel((n,), stage(define("y", (n,), body, over=(m,), combiner=combiner), (0,), y))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("combiner", [SUM, MAX, MIN, PROD], ids=lambda c: c.name)
 def test_triangular_reductions_execute_half(combiner: Combiner, columns: bool) -> None:
@@ -142,6 +144,7 @@ def test_reductions_in_one_loop_share_what_bounds_both(turned: bool) -> None:
     assert executed(routine).terms == n * (n + 1)
 
 
+@pytest.mark.slow
 def test_a_table_is_computed_where_any_reader_looks() -> None:
     q, k = variable("q", 40, 16), variable("k", 70, 16)
     s = define("s", (40, 70), lambda i, j, e: E.Mul(read(q, i, e), read(k, j, e)), over=(16,))
@@ -190,6 +193,7 @@ def random_condition(data: st.DataObject) -> Condition:
     return condition
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 70),
     m=st.integers(1, 70),
@@ -244,6 +248,7 @@ def table_kernel(
     return kernel((n,) if rows and not turned else (), *stages)
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 70),
     m=st.integers(1, 70),
@@ -267,6 +272,7 @@ def test_what_never_runs_is_no_access_outside() -> None:
     assert executed(routine).terms == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("condition", [below, near])
 def test_tables_in_the_interpreter(condition: Condition, turned: bool) -> None:

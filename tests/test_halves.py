@@ -102,7 +102,7 @@ SEEDS = [(n, d) for d in HALVES for n in range(8)]
 SEEDS += [(n, d) for d in ("float32", "float64") for n in range(3)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("seed", "dtype"), SEEDS)
 def test_bits_do_not_depend_on_who_looks(seed: int, dtype: str) -> None:
     """Eager, with every intermediate computed, kept by jit, and as one program."""
@@ -135,6 +135,7 @@ EXACT: list[Callable[..., Any]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("fold", EXACT)
 def test_sums_are_rounded_whoever_reads_them(fold: Callable[..., Any], dtype: str) -> None:

@@ -64,7 +64,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("backend", EVERY)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_as_on_values(name: str, backend: str) -> None:
@@ -132,6 +132,7 @@ SLOPES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SLOPES)
 def test_derivatives(name: str) -> None:
     derivatives(SLOPES[name], [definite(4, 4), drawn(4, 2)], compiled=True, second=True)
@@ -147,6 +148,7 @@ def stepped(a: Any, x: Any, method: str) -> Any:
     return pb.loop(5, step, x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", EVERY)
 def test_in_loops(backend: str) -> None:
     a, x = pb.tensor(definite(24, 24)), pb.tensor(drawn(3, 24))
@@ -185,6 +187,7 @@ def function_on_values(a: Any) -> Any:
     return pb.sum(x) + total
 
 
+@pytest.mark.slow
 def test_in_branches_and_while_loops() -> None:
     a = pb.tensor(well(4, 4))
 
@@ -434,6 +437,7 @@ def test_what_nobody_reads_is_not_asked() -> None:
     assert names_of(function, pb.tensor(well(4, 4)), LLVM) == []
 
 
+@pytest.mark.slow
 def test_a_memory_budget() -> None:
     a = pb.tensor(well(32, 32))
 
@@ -449,6 +453,7 @@ def test_a_memory_budget() -> None:
     np.testing.assert_allclose(tight(a).numpy(), wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_programs_are_recalled(tmp_path: Path) -> None:
     text = (
         "import numpy as np, pullback as pb\n"

@@ -163,6 +163,7 @@ def ran(script: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["llvm", "c", "opencl"])
 def test_a_saved_program_runs_in_another_process(backend: str, tmp_path: Path) -> None:
     """With symbolic sizes, a loop, a branch, a feeder, a receiver and a state that goes on."""

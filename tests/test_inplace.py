@@ -147,6 +147,7 @@ STEPS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", STEPS)
 def test_kernels_of_a_step_give_the_same_bits(name: str) -> None:
     """One kernel of each structure: equal ones share their code."""
@@ -222,6 +223,7 @@ def test_panels_of_a_task_with_one_tile_come_one_by_one() -> None:
     assert chain.program.memory.arena_bytes < hidden + panel < v.nbytes + w.nbytes
 
 
+@pytest.mark.slow
 def test_a_mask_is_asked_of_what_is_stored() -> None:
     """Of ``z`` and ``relu(z)``, both wanted by the backward, the second tells all."""
     rng = np.random.default_rng(1)
@@ -247,6 +249,7 @@ def low(z: pb.Scalar) -> pb.Scalar:
     return pb.where((z < 2.0) | (z * z * z < 8.0), z, 1.0)
 
 
+@pytest.mark.slow
 def test_a_mask_that_results_do_not_tell() -> None:
     """``z < 2 ? z : 1``: the result is below 2 on either side."""
     rng = np.random.default_rng(3)

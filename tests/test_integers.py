@@ -48,6 +48,7 @@ def agree(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         np.testing.assert_array_equal(arrays[name], array, err_msg=name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_arithmetic_is_numpys(kind: str) -> None:
     a, b = drawn(kind), drawn(kind, 1)

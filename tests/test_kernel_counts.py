@@ -141,6 +141,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_no_more_kernels_than_theirs(name: str) -> None:
     case = CASES[name]

@@ -72,6 +72,7 @@ def blocked(k: Kernel, tile: tuple[int, ...], tasks: int, terms: int, target: Ta
     return routine
 
 
+@pytest.mark.slow
 @given(
     m=st.integers(2, 150),
     n=st.integers(2, 120),
@@ -122,6 +123,7 @@ def test_gradients_of_weights_are_in_blocks_as_chosen() -> None:
     assert terms_of(plan) is not None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("layout", "ending"), [("nt", "map"), ("tn", "map"), ("nn", "guest")])
 def test_blocks_of_k_in_the_interpreter(layout: str, ending: str) -> None:
     one = product(65, 18, 9, layout, ending)

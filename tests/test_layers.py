@@ -67,7 +67,7 @@ DERIVED: list[tuple[str, Callable[..., Any], list[Array]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "function", "arrays"), DERIVED, ids=[d[0] for d in DERIVED])
 def test_derivatives(name: str, function: Callable[..., Any], arrays: list[Array]) -> None:
     report = pb.check_grads(function, arrays, layouts=("contiguous",))
@@ -232,6 +232,7 @@ def test_dropout_between_layers_of_a_recurrent_net() -> None:
     assert np.abs(layer(x)[0].numpy() - cut).max() > 1e-3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 def test_a_recurrent_net_in_a_program_is_a_scan(kind: type[nn.Module]) -> None:
     layer = kind(2, 2, bidirectional=True, bias=False, dtype="float64")

@@ -39,6 +39,7 @@ def near(found: Any, wanted: Any, limit: float = 1e-12) -> None:
 # --- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", SIZES)
 def test_square_matrices(n: int) -> None:
     a, s, b = well(2, n, n), definite(n, n), drawn(2, n, 3)
@@ -60,6 +61,7 @@ def test_square_matrices(n: int) -> None:
     assert np.array_equal(upper, np.triu(upper)) and np.abs(lower).max() <= 1.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize("left", [True, False])
@@ -72,7 +74,7 @@ def test_triangular_systems(n: int, upper: bool, left: bool) -> None:
         near(whole @ found if left else found @ whole, b, 1e-11)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 5), (6, 6), (2, 9, 9), (40, 33)])
 @pytest.mark.parametrize("kind", ["drawn", "of rank 1", "zero"])
 def test_orthogonal_factors(shape: tuple[int, ...], kind: str) -> None:
@@ -157,6 +159,7 @@ def test_memory_of_any_order() -> None:
             near(a @ found, np.linalg.cholesky(a), 1e-11)
 
 
+@pytest.mark.slow
 def test_ill_conditioned() -> None:
     n = 8
     a = 1.0 / (1.0 + np.add.outer(np.arange(n), np.arange(n)))  # Hilbert's, 1.5e10
@@ -169,6 +172,7 @@ def test_ill_conditioned() -> None:
         np.testing.assert_allclose(found, np.linalg.cond(a), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_least_squares() -> None:
     for shape in ((7, 3), (3, 7)):
         a, b = drawn(*shape), drawn(shape[0], 2)

@@ -60,7 +60,7 @@ def slow(names: Iterable[str], kept: Container[str]) -> list[Any]:
     return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives(name: str) -> None:
     function, given = CASES[name]
@@ -81,6 +81,7 @@ WRITTEN_OUT: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", slow(WRITTEN_OUT, ("solve", "cholesky")))
 def test_loops_written_out_are_checked(name: str) -> None:
     """Without any derivative by hand: those of the loops themselves are right too."""
@@ -115,6 +116,7 @@ BODIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_in_loops(name: str) -> None:
     body = BODIES[name]
@@ -125,6 +127,7 @@ def test_in_loops(name: str) -> None:
     derivatives(repeated, [definite(3, 3), drawn(3, 2)], compiled=True, second=name == "solve")
 
 
+@pytest.mark.slow
 def test_over_samples() -> None:
     samples = pb.tensor(definite(3, 4, 4))
 
@@ -150,6 +153,7 @@ def test_loops_over_samples() -> None:
     np.testing.assert_allclose(whole(samples).numpy(), wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_jacobians() -> None:
     a, b = pb.tensor(well(4, 4)), pb.tensor(drawn(4, 2))
     for function in (lambda x: L.solve(x, b), L.inv, L.cholesky, lambda x: L.svdvals(x)):
@@ -159,6 +163,7 @@ def test_jacobians() -> None:
         np.testing.assert_allclose(eager, program, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["solve", "cholesky", "slogdet"])
 def test_large_matrices_go_in_blocks(name: str) -> None:
     a, b = pb.tensor(definite(90, 90)), pb.tensor(drawn(90, 2))

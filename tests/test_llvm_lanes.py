@@ -104,6 +104,7 @@ def test_strided(kind: DType, stride: int) -> None:
     fenced_run(lambda v, n: E.Mul(v, index(stride)), kind, HOST, stride)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shift", [0, 1, 4, 8])
 @pytest.mark.parametrize("times", [2, 3, 4, 8])
 @pytest.mark.parametrize("kind", [float32, float64, int8], ids=str)

@@ -105,6 +105,7 @@ def test_binary(cls: type[Expr], kind: DType, target: Target) -> None:
         check(found, wanted, node.dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("source", ALL, ids=str)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_cast(source: DType) -> None:

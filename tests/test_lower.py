@@ -66,6 +66,7 @@ def product_kernel(
     return kernel(extents, stage(z, outer), stage(out, outer, y))
 
 
+@pytest.mark.slow
 @given(
     m=st.integers(1, 70),
     n=st.integers(1, 70),
@@ -95,11 +96,13 @@ def test_a_product_that_a_later_stage_reads_whole(n: int, tile: int) -> None:
     check(kernel((33,), stage(z, (0,)), stage(t, (0,)), stage(s, (0,), y)), (tile,))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_products_as_chosen(layout: str) -> None:
     check(product_kernel(37, 53, 19, (0,), layout[0], layout[1], True), scalar=True)
 
 
+@pytest.mark.slow
 def test_panels_are_packed_once_for_all_tiles() -> None:
     k = product_kernel(40, 64, 30, (0,), "n", "t", True)
     routine = check(k, (10,), 2, scalar=True)
@@ -123,6 +126,7 @@ def test_few_rows_go_by_dot_products() -> None:
     assert not any(_contains(s, Transpose) for s in routine.body)
 
 
+@pytest.mark.slow
 def test_a_product_of_expressions() -> None:
     x, g, w, y = (
         variable("x", 30, 20),
@@ -363,6 +367,7 @@ def test_updates_in_place() -> None:
     check(kernel((), stage(tripled, ()), stage(later, (), z)), scalar=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("left", ["n", "t"])
 @pytest.mark.parametrize("right", ["n", "t"])
 def test_symbolic_extents(left: str, right: str) -> None:

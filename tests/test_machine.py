@@ -135,6 +135,7 @@ NUMBER = re.compile(r"^(\w+) = ([0-9.e+-]+)$", re.MULTILINE)
 OUTSIDE = ("-1", "1e-300", "1e300", "1" + "0" * 400)  # of what times are made of
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bad", ("0", "0.5", *OUTSIDE))
 def test_no_number_makes_times_that_cannot_be_worked_out(bad: str) -> None:
     """Of each number of a file: it is refused, or products and sweeps are scheduled by it."""
@@ -176,6 +177,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         assert error.value.code == "E375"
 
 
+@pytest.mark.slow
 def test_the_doctor_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measure, "RUNS", 1)
     monkeypatch.setattr(measure, "RUN_NS", 1e4)

@@ -121,6 +121,7 @@ def fitted(options: Options, plain: Trained) -> Trained:
     return trained(seed_transformer, options, int(SHARE * plain[1].memory.arena_bytes))
 
 
+@pytest.mark.slow
 def test_seed_transformer_trains_in_60_percent(plain: Trained, fitted: Trained) -> None:
     wanted, before = plain
     found, program = fitted
@@ -134,7 +135,7 @@ def test_seed_transformer_trains_in_60_percent(plain: Trained, fitted: Trained) 
     assert program.launches == STEPS * len(step_kernels(program))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("make", "share"), [(mlp, 0.85), (wide_encoder, 0.75), (gpt_blocks, 0.85), (gpt_blocks, 0.6)]
 )
@@ -148,6 +149,7 @@ def test_networks_train_to_the_same_bits(options: Options, make: Make, share: fl
     assert program.cost.flops <= MORE_WORK * before.cost.flops
 
 
+@pytest.mark.slow
 def test_a_larger_budget_changes_nothing(options: Options, plain: Trained) -> None:
     before = plain[1]
     _, program = trained(seed_transformer, options, before.memory.arena_bytes)
@@ -157,6 +159,7 @@ def test_a_larger_budget_changes_nothing(options: Options, plain: Trained) -> No
     assert len(program.kernels) == len(before.kernels)
 
 
+@pytest.mark.slow
 def test_explain_says_what_runs_again_and_why(plain: Trained, fitted: Trained) -> None:
     assert "== computed again" not in plain[1].explain()
     program = fitted[1]
@@ -169,11 +172,13 @@ def test_explain_says_what_runs_again_and_why(plain: Trained, fitted: Trained) -
         assert f"for {step.flops} operations" in text
 
 
+@pytest.mark.slow
 def test_no_step_is_needless(options: Options, plain: Trained) -> None:
     _, program = trained(seed_transformer, options, int(0.9 * plain[1].memory.arena_bytes))
     assert len(program.steps) == 1
 
 
+@pytest.mark.slow
 def test_too_small_a_budget_says_how_small_it_can_get_at_the_users_line(options: Options) -> None:
     with pytest.raises(MemoryBudgetError, match=r"budget of 1,024 bytes is too small") as info:
         trained(mlp, options, "1KB")
@@ -209,6 +214,7 @@ def test_what_is_no_size_is_refused(bad: Any) -> None:
     assert Path(info.value.origin.code.co_filename) == Path(__file__)
 
 
+@pytest.mark.slow
 def test_a_budget_is_part_of_the_record(options: Options, plain: Trained, fitted: Trained) -> None:
     wanted, before = plain
     first = fitted[1]
@@ -286,6 +292,7 @@ def test_a_launch_is_cut_where_all_that_is_still_read_is_stored(options: Options
         )
 
 
+@pytest.mark.slow
 def test_a_record_tells_of_launches_that_were_cut(options: Options) -> None:
     _, before = trained(mlp, options)
     budget = int(0.85 * before.memory.arena_bytes)

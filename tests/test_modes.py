@@ -77,12 +77,13 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_both_modes_agree(name: str) -> None:
     check_modes(FUNCTIONS[name], draw(1, 4, 5))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nested_modes_agree(name: str) -> None:
     """Forward over reverse, reverse over forward and reverse over reverse are one Hessian."""
@@ -170,6 +171,7 @@ def test_vmap_equals_a_loop_over_samples(name: str) -> None:
         assert np.allclose(f(pb.tensor(sample)).numpy(), found, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_per_sample_gradients(name: str) -> None:
     """vmap of grad, and grad of the sum of vmap."""

@@ -51,6 +51,7 @@ def test_the_written_project_passes_its_test_and_finds_a_fault() -> None:
     assert run("-m", "pytest", *options, "-k", "values").returncode == 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_and_prints_both() -> None:
     assert call(NAME).exit_code == 0
     path = Path(NAME, f"bench_{NAME}.py")
@@ -73,6 +74,7 @@ def test_names_that_no_module_can_have(name: str) -> None:
     assert not list(Path().iterdir())
 
 
+@pytest.mark.slow
 def test_a_backend_shows_what_is_missing_until_it_is_filled_in() -> None:
     """Its row is refused with the reason; one function written, it is green, and nothing else."""
     assert call("--backend", DEVICE).exit_code == 0

@@ -181,6 +181,7 @@ def test_attention_with_peaked_scores(causal: bool) -> None:
     np.testing.assert_allclose(found, attention(q, k, v, mask), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(65, 8), (1, 100, 24), (2, 97, 8)])
 def test_long_causal_attention_of_few_heads(shape: tuple[int, ...]) -> None:
     """Sums of more than 64 terms are in blocks, also where rows end at a guard."""
@@ -483,6 +484,7 @@ def test_only_the_27_primitives_occur(name: str) -> None:
     assert strangers(loss, wrt=[x]) == set()
 
 
+@pytest.mark.slow
 def test_llvm_agrees_with_the_oracle() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     x = draws(2, 5, 8).astype("float32")

@@ -346,6 +346,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(2)
 @needs_ptxas
 @pytest.mark.torch  # the stage of the gate that has Triton, whose wheel has ptxas
 @pytest.mark.parametrize("capability", [80, 90, 100])

@@ -138,6 +138,7 @@ def test_what_is_given_goes_before() -> None:
 SIZES = ((64, 64, 64), (33, 301, 129), (128, 784, 512), (100, 515, 250), (1, 700, 300), (300, 7, 9))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("turned", ("nn", "tn", "nt"))
 def test_products_are_right(size: tuple[int, int, int], turned: str) -> None:

@@ -230,6 +230,7 @@ def test_muon_takes_matrices() -> None:
         optim.Muon([nn.Parameter(BIAS)])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", optimisers())
 def test_state_goes_on_where_it_stopped(name: str) -> None:
     """Eager steps, one program and a reloaded state take one path; float32 stays float32."""
@@ -292,6 +293,7 @@ def test_lbfgs_equals_torch(double: Any, settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.value.item(), valley(found.x, pb.sin).item(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_lbfgs_of_a_tree_outside_of_programs() -> None:
     def loss(at: dict[str, Any]) -> Any:
         return ((at["w"] - 2.0) ** 2).sum() + ((at["b"] + at["w"].sum()) ** 2).sum()

@@ -138,6 +138,7 @@ def test_a_variable_that_is_written_again_is_another_box() -> None:
     assert all(below < n for n, box in enumerate(boxes) for below in box.below)
 
 
+@pytest.mark.slow
 def test_pictures_are_written_by_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_no_lane_computes_both_sides() -> None:
         assert not any(isinstance(n, E.If) for n in nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 5 * WIDTH), min_size=2, max_size=6))
 def test_any_widths(widths: list[int]) -> None:

@@ -59,6 +59,7 @@ def sampled(x: Any, at: Any) -> Any:
     return pb.compute((at.shape[0], x.shape[0]), value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("channels", [4, 5, 16])
 def test_sampling_reads_and_writes_rows(channels: int) -> None:
     x = RNG.normal(size=(channels, 7, 6))

@@ -122,6 +122,7 @@ def test_the_checker_sees_an_overlap() -> None:
         check([(one, 2)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 6])
 def test_encoder_is_within_five_percent_of_the_bound(layers: int) -> None:
     graph = graphs.encoder_step(layers)

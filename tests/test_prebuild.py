@@ -83,6 +83,7 @@ def test_an_operation_is_there(tmp_path: Path) -> None:
     assert "gemm.toml: all there\n1 files, 0 objects" in again
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_on_another_backend(tmp_path: Path) -> None:
     made(ROOT / "ops/gemm.toml", "--backend", "c", "-o", tmp_path / "code")
@@ -98,6 +99,7 @@ def test_a_script_is_there(tmp_path: Path) -> None:
     assert compilations(text, tmp_path / "code") == 0
 
 
+@pytest.mark.slow
 def test_sizes_and_derivatives(tmp_path: Path) -> None:
     words = "--test", "M=2,N=3,K=4", "--test", "M=9,N=1,K=5", "--grad", "-o", tmp_path / "code"
     made(ROOT / "ops/gemm.toml", *words)
@@ -155,6 +157,7 @@ def gpt2(path: Path) -> None:
     (path / "config.json").write_text(json.dumps({**facts, "n_layer": 1, "n_head": 2}))
 
 
+@pytest.mark.slow
 def test_a_language_model_is_there(tmp_path: Path) -> None:
     small(tmp_path / "m.gguf")
     made(tmp_path / "m.gguf", "-o", tmp_path / "code")
@@ -163,6 +166,7 @@ def test_a_language_model_is_there(tmp_path: Path) -> None:
     assert compilations(text, tmp_path / "code") == 0
 
 
+@pytest.mark.slow
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gemm, out = ROOT / "ops/gemm.toml", tmp_path / "code"
     (tmp_path / "empty").mkdir()

@@ -112,6 +112,7 @@ def test_a_permutation_is_one(size: int) -> None:
     assert (np.sort(found) == np.arange(size)).all() and found.dtype == np.int64
 
 
+@pytest.mark.slow
 def test_permutations_are_evenly_spread() -> None:
     draws = 300
     shuffle = pb.jit(lambda key: pb.random.permutation(3, key=key))

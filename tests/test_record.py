@@ -300,6 +300,7 @@ print(train.program.stats.compiled, float(np.array(model.state_dict()["0.weight"
 """
 
 
+@pytest.mark.slow
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     lines = []
     for _ in range(2):

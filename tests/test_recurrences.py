@@ -306,6 +306,7 @@ def test_cells_are_what_a_loop_makes_them(name: str) -> None:
     np.testing.assert_allclose(eager.numpy(), wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("soft-DTW", "by data")])
 def test_derivatives_of_definitions_and_of_the_loop(name: str) -> None:
     """Differences, the dot product and the second order of the steps; the loop's against them."""
@@ -326,6 +327,7 @@ def test_derivatives_of_definitions_and_of_the_loop(name: str) -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_soft_dtw_with_gradient_and_second_order() -> None:
     d = RNG.random(size=(2, 3, 4))
     report = pb.check_grads(soft_dtw, [d])
@@ -417,6 +419,7 @@ def test_a_head_that_is_the_same_everywhere_is_not_written_in_every_step() -> No
         assert rows[0] <= rows[1]
 
 
+@pytest.mark.slow
 def test_outside_of_jit_it_is_a_program_of_its_own() -> None:
     d, v = RNG.random(size=(2, 9, 8)), RNG.normal(size=(2, 9, 8))
 
@@ -509,7 +512,7 @@ def test_what_the_backward_keeps_does_not_matter() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
@@ -693,6 +696,7 @@ def test_what_has_no_order_is_refused(name: str) -> None:
     assert "test_recurrences.py" in str(problem.value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_ones(seed: int) -> None:
     """A share of `scripts/fuzz.py --recurrences`."""

@@ -148,7 +148,7 @@ SMOOTH: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_of_both_orders(name: str) -> None:
     report = pb.check_grads(SMOOTH[name], [draw(5, 7)], layouts=SIZES, tolerance=3e-6)
@@ -158,6 +158,7 @@ def test_derivatives_of_both_orders(name: str) -> None:
 # --- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 13, 33])
 def test_tuples_are_combined_in_order(length: int) -> None:
     x = draw(3, length)
@@ -393,6 +394,7 @@ def test_a_component_that_is_a_sum_is_summed_alone() -> None:
     assert work(lambda x: f(x, 1), x) > 192
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["recurrence", "pair", "logsumexp", "prod", "cumulative prod"])
 def test_work_is_linear_forward_and_backward(name: str) -> None:
     functions: dict[str, Callable[[Any], Any]] = {

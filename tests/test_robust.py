@@ -47,12 +47,14 @@ def clean(found: Found) -> None:
 # --- the checks of the script --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_texts() -> None:
     found = robust_texts.lines(600, 7_000_000)
     clean(found)
     assert min(found.seen[word] for word in ("accepted", "compiled", "refused", "verified")) > 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("check", "count"),
     [(robust_damage.entries, 25), (robust_damage.weights, 150), (robust_damage.programs, 200)],
@@ -63,6 +65,7 @@ def test_damaged_files(check: Callable[[int, int], Found], count: int) -> None:
     assert len(found.seen) >= 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "check", [robust_kills.trainings, robust_kills.compilations, robust_kills.writes]
 )
@@ -70,14 +73,17 @@ def test_kills(check: Callable[[int, int], Found]) -> None:
     clean(check(2, 7))
 
 
+@pytest.mark.slow
 def test_threads() -> None:
     clean(robust_threads.compiles(3, 0))
 
 
+@pytest.mark.slow
 def test_forks() -> None:
     clean(robust_threads.forks(2, 0))
 
 
+@pytest.mark.slow
 def test_pools() -> None:
     clean(robust_threads.pools(2, 0))
 
@@ -88,6 +94,7 @@ def test_growth() -> None:
     clean(robust_growth.steps(100, 0))
 
 
+@pytest.mark.slow
 def test_the_script_says_what_it_found() -> None:
     command = [sys.executable, str(SCRIPT), "weights", "texts", "--count", "20"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -99,6 +106,7 @@ def test_the_script_says_what_it_found() -> None:
 # --- what they found -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_long_chains_are_no_recursion() -> None:
     terms = 3000
     long = " + ".join(["x[i]"] * terms)
@@ -292,6 +300,7 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_waits_for_an_import_of_llvm() -> None:
     found = subprocess.run(

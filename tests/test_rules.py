@@ -211,6 +211,7 @@ def hosted(choose: Callable[[int], bool]) -> RewriteRule:
     return by_reference
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_programs_cut_anywhere_give_the_same(every: int) -> None:
     for program in drawn():
@@ -302,6 +303,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 SECTION = "### A rule of your own, outside of the package"
 
 
+@pytest.mark.slow
 def test_the_page_to_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/extending.md: its three rules in a package of their own, installed, found by name."""
     page = (EXAMPLES.parent.parent / "docs" / "extending.md").read_text()

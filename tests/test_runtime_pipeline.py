@@ -86,6 +86,7 @@ def trained(options, steps=7):
     return [value(w), value(rate), value(last), np.array(seen)], train.program
 
 
+@pytest.mark.slow
 def test_the_machine_agrees_with_the_interpreter():
     ours, program = trained(OPTIONS)
     theirs, _ = trained(replace(OPTIONS, backend="reference"))

@@ -59,7 +59,7 @@ SMOOTH: dict[str, tuple[Callable[..., Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_distributions(name: str) -> None:
     draw, wanted = SMOOTH[name]
@@ -111,6 +111,7 @@ def _frequencies(draw: Callable[..., Any], wanted: Any) -> None:
     assert st.chi2.sf(chi, often.sum() - 1) > SMALLEST
 
 
+@pytest.mark.slow
 def test_without_replacement_each_place_once() -> None:
     weights = pb.tensor(np.tile([1.0, 2.0, 7.0], (4000, 1)))
     found = R.multinomial(weights, 2).numpy()
@@ -130,6 +131,7 @@ def test_rows_of_parameters() -> None:
     np.testing.assert_array_equal(found, [[0, 0, 0], [0, 5, 300]])
 
 
+@pytest.mark.slow
 def test_a_key_decides_alone_and_draws_follow() -> None:
     key = R.key(7)
     for draw in (R.gamma, R.exponential):
@@ -139,6 +141,7 @@ def test_a_key_decides_alone_and_draws_follow() -> None:
         assert (a != b).any()
 
 
+@pytest.mark.slow
 def test_inside_programs_the_same_numbers() -> None:
     key = R.key(3)
 
@@ -149,6 +152,7 @@ def test_inside_programs_the_same_numbers() -> None:
         np.testing.assert_array_equal(own.numpy(), compiled.numpy())
 
 
+@pytest.mark.slow
 def test_gradients_reach_parameters() -> None:
     key = R.key(1)
     x = pb.tensor([0.7, 1.9], dtype="float64")
@@ -179,6 +183,7 @@ def test_the_shape_of_a_gamma_number_has_an_implicit_gradient() -> None:
     assert np.isfinite(slope.numpy()).all() and float(drawn.numpy()) > 0
 
 
+@pytest.mark.slow
 def test_what_is_made_of_gamma_numbers_has_gradients() -> None:
     """The mean slope is that of the mean: of beta ``b / (a + b)^2``."""
     a, b = pb.tensor(2.0, "float64"), pb.tensor(3.0, "float64")
@@ -200,6 +205,7 @@ def test_what_is_made_of_gamma_numbers_has_gradients() -> None:
     assert caught.value.code == "E355"
 
 
+@pytest.mark.slow
 def test_a_permutation_along_an_axis() -> None:
     x = pb.tensor(np.arange(24).reshape(4, 6))
     found = R.permutation(x, axis=-1, key=R.key(8)).numpy()

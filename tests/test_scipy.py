@@ -73,6 +73,7 @@ for name, (function, given) in cases.items():
 """
 
 
+@pytest.mark.slow
 def test_functions_written_for_the_array_api(tmp_path: Path) -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed")
     file = tmp_path / "scipy_on_tensors.py"

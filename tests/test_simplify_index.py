@@ -136,6 +136,7 @@ def test_bounds_contain_every_value(e: Expr) -> None:
     assert lo <= every.min() and every.max() <= hi
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(numbers(), st.lists(conditions(), min_size=1, max_size=3))
 def test_bounds_under_guards(e: Expr, guards: list[Expr]) -> None:
@@ -146,6 +147,7 @@ def test_bounds_under_guards(e: Expr, guards: list[Expr]) -> None:
         assert lo <= every.min() and every.max() <= hi
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(conditions(), st.lists(conditions(), max_size=2))
 def test_proofs_are_right(condition: Expr, guards: list[Expr]) -> None:

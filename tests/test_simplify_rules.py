@@ -133,6 +133,7 @@ def test_rule_fires_and_keeps_values(name: str) -> None:
         assert same(found, e), (e, found)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RULES.names)
 def test_rule_alone_on_anything(name: str) -> None:
     @QUICK
@@ -143,6 +144,7 @@ def test_rule_alone_on_anything(name: str) -> None:
     law()
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.sampled_from(KINDS).flatmap(expressions))
 def test_all_exact_rules(e: Expr) -> None:
@@ -197,6 +199,7 @@ def test_shared_parts_are_done_once() -> None:
     assert simplify(e) is simplify(simplify(e))
 
 
+@pytest.mark.slow
 def test_deep_chain() -> None:
     e: Expr = F
     for _ in range(20_000):

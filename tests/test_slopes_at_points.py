@@ -85,6 +85,7 @@ def agree(function: Callable[..., Any], points: list[Array]) -> int:
     return count
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_of_one_number(name: str) -> None:
@@ -92,7 +93,7 @@ def test_functions_of_one_number(name: str) -> None:
     assert agree(UNARY[name], [points]) >= 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_of_two_numbers(name: str) -> None:

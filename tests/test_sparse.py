@@ -48,6 +48,7 @@ def same(got: Any, want: Any, most: float = 0.0) -> None:
     assert not len(bad), f"{tuple(bad[0])}: got {got[tuple(bad[0])]}, want {want[tuple(bad[0])]}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("rows", "columns", "density", "wide"), CASES)
 def test_as_scipy(rows: int, columns: int, density: float, wide: int | None, dtype: str) -> None:
@@ -91,6 +92,7 @@ def test_derivatives(rows: int, columns: int, density: float, wide: int | None, 
     same(dv.numpy(), terms.reshape(a.nnz, -1).sum(1) if terms.size else np.zeros(a.nnz), 1e-13)
 
 
+@pytest.mark.slow
 def test_differences_and_second_derivatives() -> None:
     a = drawn(6, 5, 0.4)
     values, indices, pointers = parts(a)
@@ -113,6 +115,7 @@ def test_differences_and_second_derivatives() -> None:
     same(moved.numpy(), b @ x.numpy(), 1e-13)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", ["c", "kernels", "reference"])
 @pytest.mark.parametrize("wide", [None, 5])
 def test_on_other_backends(backend: str, wide: int | None) -> None:

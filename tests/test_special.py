@@ -96,6 +96,7 @@ def units(found: Array, exact: list[Any]) -> float:
     return float(max(errors))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     own, right, ranges = CASES[name]
@@ -105,7 +106,7 @@ def test_values(name: str) -> None:
         assert units(own(pb.tensor(x)).numpy(), exact) <= UNITS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", CASES)
 def test_slopes(name: str) -> None:
     """The derivative that is given, against mpmath's of the function itself."""
@@ -120,6 +121,7 @@ def test_slopes(name: str) -> None:
     np.testing.assert_allclose(slope, wanted, rtol=1e-11)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gammaln", "polygamma 2", "erfcx", "ndtri", "i1e", "sinc"])
 def test_second_derivatives_and_other_modes(name: str) -> None:
     own, right, _ = CASES[name]
@@ -142,6 +144,7 @@ POINTS = np.array(
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [n for n in CASES if n not in NO_SCIPY and n != "zeta"])
 def test_special_points(name: str) -> None:
     with np.errstate(all="ignore"):
@@ -159,6 +162,7 @@ def test_special_points(name: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-300)
 
 
+@pytest.mark.slow
 def test_negative_arguments() -> None:
     x = np.array([-0.3, -1.2, -5.7, -20.25, -1e-20])
     with np.errstate(all="ignore"):
@@ -170,6 +174,7 @@ def test_negative_arguments() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_arguments() -> None:
     a, b = np.meshgrid([0.0, 0.5, 2.0, math.nan], [0.0, 0.25, 3.0, math.inf, math.nan])
     x, y = pb.tensor(a), pb.tensor(b)
@@ -234,6 +239,7 @@ EDGES = (  # a, x
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_incomplete_gamma_to_four_units() -> None:
     inner = incomplete_points(11)
     a, x = (np.concatenate([p, e]) for p, e in zip(inner, np.array(EDGES).T, strict=True))
@@ -252,6 +258,7 @@ def test_incomplete_gamma_to_four_units() -> None:
             assert units(np.array([f for f, _ in rows]), [e for _, e in rows]) <= UNITS, name
 
 
+@pytest.mark.slow
 def test_slopes_of_incomplete_gamma() -> None:
     assert S.gammainc(pb.ones((0, 2)), 1.0).shape == (0, 2)
     b, y = (pb.tensor(v, dtype="float64") for v in ([0.5, 3.0, 20.0], [0.8, 1.5, 26.0]))
@@ -263,6 +270,7 @@ def test_slopes_of_incomplete_gamma() -> None:
         np.testing.assert_allclose(by_x[n], -density, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_derivatives_of_bessel_functions() -> None:
     """Up to the third, at 0 too, where quotients by x would lose them."""
     x = np.array([0.0, 1e-3, 0.7, 3.2, 9.5, -2.5, 40.0])
@@ -290,6 +298,7 @@ def test_derivatives_of_bessel_functions() -> None:
             np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_orders_and_far_out() -> None:
     x = np.array([0.0, 1e-8, 0.5, 2.0, 7.9, 8.1, 30.0, 61.0, 1e4, -3.0, math.inf])
     for n in (2, 17, 60):
@@ -338,6 +347,7 @@ def test_orthogonal_polynomials(name: str) -> None:
     np.testing.assert_array_equal(own(pb.tensor(x), -2).numpy(), 0 * x)
 
 
+@pytest.mark.slow
 def test_derivatives_by_two_arguments() -> None:
     p, q = np.array([1.5, 2.5]), np.array([0.3, 4.0])
     for f in (S.xlogy, S.xlog1py, S.betaln):
@@ -366,6 +376,7 @@ def test_other_floats_are_rounded_once(kind: str) -> None:
     assert S.gammaln(pb.tensor([3])).dtype == pb.float32
 
 
+@pytest.mark.slow
 def test_inside_a_definition() -> None:
     x = pb.tensor(np.array([0.4, 2.0]))
     found = pb.compute((2,), lambda i: S.gammaln(x[i]) + S.erfc(x[i]))

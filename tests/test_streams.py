@@ -29,6 +29,7 @@ def past_caches(function: Any, *given: Any) -> bool:
     return "vmovntp" in program.program.assembly("x86-64-v4")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not X86, reason="such stores are made for x86 only")
 def test_only_large_results_that_are_not_read_again() -> None:
     wide = LARGE // ROWS // 4

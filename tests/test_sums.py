@@ -25,7 +25,8 @@ def worst(draws: list[Array], total: Callable[[Array], Any]) -> float:
     return max(float(abs(np.longdouble(total(x)) - exact(x))) for x in draws)
 
 
-@pytest.mark.parametrize("draws", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [6, 20])
 def test_ten_million_numbers(draws: int) -> None:
     """At most twice NumPy's largest error, over random draws and of equal values."""
     total = pb.jit(lambda t: pb.sum(t))
@@ -121,6 +122,7 @@ def test_slopes_of_long_sums() -> None:
     np.testing.assert_allclose(slope, x.astype(np.float64).sum(0), rtol=1e-6)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("columns", [1, 2, 5, 16, 33])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_products_of_few_rows_and_columns(rows: int, columns: int) -> None:

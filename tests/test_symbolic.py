@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int | None, ...]], list[Ar
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str, backend: str) -> None:
@@ -129,6 +129,7 @@ def trained(backend: str, symbolic: bool) -> tuple[list[float], list[Array], int
     return losses, [p.numpy() for p in model.parameters()], compiled.traces
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training(backend: str) -> None:
     """A net with convolution, statistics and Adam, on batches of any size."""

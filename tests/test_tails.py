@@ -29,6 +29,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 SLOW = [pytest.param(n, marks=[m, pytest.mark.slow]) for n, m in NEEDS.items()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["llvm", "kernels", *SLOW])
 def test_every_extent_from_1_to_70(name: str) -> None:
     """Known when it is compiled, and at each call alone."""

@@ -135,6 +135,7 @@ def kernel_text(name: str, target: str) -> str:
     return program.source()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", CROSS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_other_processors_get_objects(name: str, target: str) -> None:

@@ -140,6 +140,7 @@ def test_steps_are_read_back(make: Callable[[], Graph]) -> None:
     assert structures[0] == structures[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(KINDS).flatmap(expressions))
 def test_any_body_is_read_back(e: Expr) -> None:

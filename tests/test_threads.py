@@ -89,6 +89,7 @@ def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
         assert (run.program.barriers > 0) == (threads > 1) or name not in PARALLEL
 
 
+@pytest.mark.slow
 def test_a_training_step_gives_the_same_bits() -> None:
     def trained(threads: int) -> bytes:
         pb.random.manual_seed(3)
@@ -151,6 +152,7 @@ def on_threads(work: Callable[[int], None], count: int = PYTHON_THREADS) -> None
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+@pytest.mark.slow
 def test_many_threads_call_programs_that_share_a_pool() -> None:
     """One program from all, one of each thread's own; the first calls race: one trace each."""
     traced: list[str] = []
@@ -277,6 +279,7 @@ def square_sum(count: int) -> float:
     return float(found.sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_children_compute_on_threads_of_their_own(method: str) -> None:
@@ -316,6 +319,7 @@ def test_a_fork_beside_a_compilation() -> None:
     assert codes == [0] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_beside_running_threads() -> None:
     """Other threads run programs and hold locks at that moment; the child has neither."""
@@ -383,6 +387,7 @@ def python(text: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_whole_steps_and_a_usable_program() -> None:
     found = python("""
 threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGINT)).start()
@@ -402,6 +407,7 @@ except KeyboardInterrupt:
     assert (found.stdout, found.stderr, found.returncode) == ("whole\n", "", 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text",
     [

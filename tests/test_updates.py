@@ -57,6 +57,7 @@ def updated(x: Array, key: tuple[Any, ...], op: str, v: Array) -> Array:
     return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("op", ["set", *COMBINED])
 def test_every_operation_at_every_kind_of_index(op: str) -> None:
     x = drawn(4, 6)
@@ -93,6 +94,7 @@ def test_derivatives_by_the_tensor_and_by_the_values(op: str) -> None:
         assert report.passed, str(report)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", ["multiply", "divide", "power"])
 def test_products_at_places_that_are_data(op: str) -> None:
     """First and second derivatives beside differences; a factor of 0 has the others' product."""
@@ -115,6 +117,7 @@ def test_products_at_places_that_are_data(op: str) -> None:
     np.testing.assert_allclose(along, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_masks_choose_in_programs_and_select_outside() -> None:
     x, mask = drawn(4, 3), drawn(4, 3) > 1.2
     rows = mask[:, 0]

@@ -44,6 +44,7 @@ def check(found: dict[str, Floats], x: Floats) -> None:
     assert {n: w for n, w in worst.items() if w > BOUNDS[n]} == {}
 
 
+@pytest.mark.slow
 def test_float32_at_a_sample_of_a_million_points() -> None:
     x = np.concatenate([points(10**6)[::STEP], np.array(EDGES, np.float32)])
     found = everything(x)

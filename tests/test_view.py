@@ -363,6 +363,7 @@ def test_a_chain_of_ten_thousand_has_a_layout() -> None:
     assert time.thread_time() - began < 3.0
 
 
+@pytest.mark.slow
 def test_a_thousand_nodes_make_a_small_page_soon() -> None:
     program = deep(90)
     began = time.thread_time()
@@ -394,6 +395,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
+@pytest.mark.slow
 @browsing
 @pytest.mark.browser
 def test_a_click_on_a_line_of_code_shows_the_users(browser: Browser, tmp_path: Path) -> None:
@@ -415,6 +417,7 @@ def test_a_click_on_a_line_of_code_shows_the_users(browser: Browser, tmp_path: P
         assert word in browser.text("#code .chosen")
 
 
+@pytest.mark.slow
 @browsing
 @pytest.mark.browser
 def test_a_click_shows_a_kernel_with_its_code(browser: Browser, tmp_path: Path) -> None:
@@ -449,6 +452,7 @@ def test_a_click_shows_a_kernel_with_its_code(browser: Browser, tmp_path: Path) 
     assert not browser.complaints()
 
 
+@pytest.mark.slow
 @browsing
 @pytest.mark.browser
 def test_a_thousand_nodes_fold_and_unfold(browser: Browser, tmp_path: Path) -> None:
@@ -595,6 +599,7 @@ def test_training_writes_a_report_with_its_losses(workplace: Path) -> None:
     assert {k["runs"] for k in found["kernels"]} >= {4}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["interrupt", "end"]
 )
@@ -625,6 +630,7 @@ def test_a_run_that_is_stopped_reports_what_ran(
     assert sorted(p.name for p in workplace.iterdir()) == ["run", "run.html", "story.txt"]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_reports_what_ran(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

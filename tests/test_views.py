@@ -42,6 +42,7 @@ def shifted() -> tuple[np.ndarray, np.ndarray]:
     return image, RNG.normal(size=((2 * WINDOW - 1) ** 2, HEADS))
 
 
+@pytest.mark.slow
 def test_windows_are_read_once_and_their_adjoint_goes_over_them() -> None:
     program = pb.jit(both(windows, 2), options=pb.Options(cache=None))
     program(*map(pb.tensor, shifted()))
@@ -51,6 +52,7 @@ def test_windows_are_read_once_and_their_adjoint_goes_over_them() -> None:
     beside(both(windows, 2), *shifted())
 
 
+@pytest.mark.slow
 def test_derivatives_of_windows_are_those_of_differences() -> None:
     image, table = shifted()
     whole = both(windows, 2)
@@ -108,6 +110,7 @@ def test_a_map_before_a_write_is_stored() -> None:
     np.testing.assert_allclose(q, np.exp(m) / wanted[key], rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(48, 16, 3), (33, 9, 5)])
 def test_a_sum_of_several_factors_takes_its_axes_in_order(shape: tuple[int, int, int]) -> None:
     edges, wide, three = shape

@@ -72,6 +72,7 @@ def test_overlapping_windows_write_once_for_each(size: int, step: int, kind: str
         assert write.form.at[:2] == write.axes[:2]
 
 
+@pytest.mark.slow
 def test_a_product_of_matrices_over_max_and_plus() -> None:
     """n^2 writes, not n^3 comparisons; the gradient of the gradient reads where they went."""
     a, b, head = draw(9, 30), draw(30, 8), draw(9, 8)
@@ -144,6 +145,7 @@ def by_loops(kind: str, edge: str, x: Array) -> tuple[Array, Array]:
     return values, slopes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_triangles(kind: str, edge: str) -> None:

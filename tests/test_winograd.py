@@ -146,7 +146,8 @@ def check(name: str, shape: tuple[int, ...], kind: str, draw: Any, backend: str 
         assert not (wrong := first_above(got, want, limit)), f"{what} {wrong}"
 
 
-@pytest.mark.parametrize("kind", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_within_the_bound(shape: tuple[int, ...], name: str, kind: str) -> None:
@@ -435,6 +436,7 @@ def way_of(way: Any) -> str:
     return next((name for name in NAMES if name in way.name), "direct")
 
 
+@pytest.mark.slow
 def test_the_price_is_that_of_the_program() -> None:
     """The sum of what `explain` says of its kernels: one currency."""
     x, w = pb.tensor(ones(2, 8, 14, 14)), pb.tensor(ones(8, 8, 3, 3))
@@ -452,6 +454,7 @@ def test_the_price_is_that_of_the_program() -> None:
         assert abs(total - us) <= 0.01 * len(told) + 1e-3 * us, name
 
 
+@pytest.mark.slow
 def test_a_transform_that_is_there_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """The adjoint by the weight reads the transformed input of the result, and so its price."""
     x, w = pb.tensor(ones(4, 64, 28, 28)), pb.tensor(ones(64, 64, 3, 3))

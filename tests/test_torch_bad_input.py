@@ -40,6 +40,8 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "a name that is none": ("E385", {1: 2}),
     "of torch.compile": ("E385", {"mode": "default"}),
     "no such fallback": ("E385", {"fallback": "never"}),
+    "no seconds": ("E225", {"tune": "long"}),
+    "less than no seconds": ("E225", {"tune": -1.0}),
     "no fallback at all": ("E385", {"fallback": None}),
     "no truth": ("E385", {"fallback_random": 1}),
     "no threads": ("E523", {"threads": 0}),
@@ -65,13 +67,10 @@ def test_options_that_do_not_exist(name: str) -> None:
     assert __file__ in str(error), "the line that compiles"
 
 
-@pytest.mark.parametrize("mode", ["max-autotune-no-cudagraphs", "max-autotune", "fastest"])
-def test_modes_that_do_not_exist(mode: str) -> None:
-    run = torch.compile(torch.sin, backend=pb.torch.backend, mode=mode)
+def test_modes_that_do_not_exist() -> None:
+    run = torch.compile(torch.sin, backend=pb.torch.backend, mode="fastest")
     error = refused("E385", OptionError, lambda: run(torch.ones(2)))
-    assert mode in error.what
-    measured = mode.startswith("max-autotune")  # where a stopwatch is asked for: our own is named
-    assert ("pullback tune" in str(error)) == measured
+    assert "fastest" in error.what and "max-autotune" in str(error)
 
 
 @pytest.mark.parametrize("fallback", ["allow", "error"])

@@ -373,7 +373,7 @@ def test_what_is_refused_has_a_code() -> None:
     x = torch.ones(3)
     for options in ({"fallback": "never"}, {"speed": 3}, {"threads": 0}, {"memory": "much"}):
         assert isinstance(refused(torch.sin, x, options=options), OptionError)
-    assert refused(torch.sin, x, mode="max-autotune").code == "E385"
+    assert refused(torch.sin, x, mode="fastest").code == "E385"
     left = refused(torch.fft.fft, x, options={"fallback": "error"})
     assert isinstance(left, UnsupportedError) and left.code == "E386"
     assert refused(torch.sin, x.to("meta")).code == "E387"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pullback as pb
 from pullback.errors import OptionError, UnsupportedError
+from pullback.runtime import tuned
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
@@ -46,6 +48,28 @@ def test_the_mode_of_one_call_is_the_default() -> None:
     run = torch.compile(torch.sin, backend=pb.torch.backend, mode="reduce-overhead")
     x = torch.randn(4)
     torch.testing.assert_close(run(x), x.sin())
+
+
+def test_schedules_are_measured_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward; what was found, better or not, stands in the cache."""
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+    layer, x = torch.nn.Linear(40, 30), torch.randn(20, 40, requires_grad=True)
+    run = compiled(layer, {"tune": 0.5, "fallback": "error"})
+    for _ in range(2):
+        run(x).sum().backward()
+    torch.testing.assert_close(run(x), layer(x))
+    torch.testing.assert_close(x.grad, 2 * layer.weight.sum(0).expand(20, 40))
+    kernels = [r.kernel for r in tuned.read(tmp_path / tuned.FILE).values()]
+    assert len(kernels) >= 2, "of the forward and the backward"
+
+
+def test_a_minute_where_nobody_says_how_long() -> None:
+    for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+        assert compiler.Settings.of(mode, None).program().tune == 60.0
+    assert compiler.Settings.of("default", None).program().tune == 0.0
+    assert compiler.Settings.of("max-autotune", {"tune": 3}).program().tune == 3
 
 
 @pytest.mark.parametrize("memory", [1.5, 0.0, -0.5, float("nan")])

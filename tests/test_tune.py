@@ -35,7 +35,7 @@ from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
 from pullback.schedule.moves import Space
 from pullback.tensor.run.search import Trials, best, draws
-from pullback.tensor.run.tune import Bench, kernels_of
+from pullback.tensor.run.tune import Bench, Outcome, kernels_of
 
 measures = sys.modules["pullback.tensor.run.tune"]  # the name `pb.tensor` is a function
 HOST = host_target()
@@ -452,6 +452,52 @@ def test_the_command_merges_files(kernel: Kernel, folder: Path, tmp_path: Path) 
     failed = call("--merge", str(one), str(two))
     assert failed.exit_code == 2 and "two.json" in failed.stderr
     assert (folder / FILE).read_text() == before
+
+
+def test_a_program_is_measured_where_it_is_compiled(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A faster schedule is taken, in this process and the next; what was measured is not again."""
+    assert options.cache is not None
+    asked: list[float] = []
+
+    def tuned(self: Bench, seconds: float, *_: Any) -> Outcome:
+        asked.append(seconds)
+        return Outcome(self.kernel, 2.0, {"beam": 1.0}, (("tile.0", 8),), 1, 0)
+
+    monkeypatch.setattr(Bench, "tuned", tuned)
+    for cache in (options.cache, options.cache, None):
+        program, results = compiled(replace(options, tune=2.0, cache=cache))
+        assert program.chosen(program.kernels[0], HOST).tile == (8,)
+        np.testing.assert_allclose(results, compiled(options)[1], rtol=1e-5)
+    assert len(asked) == 2 and 0 < min(asked) <= max(asked) <= 2.0
+    assert [r.choices for r in read(options.cache / FILE).values()] == [(("tile.0", 8),)]
+
+
+def test_what_is_as_good_as_it_gets_is_not_measured_again(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options.cache is not None
+    calls: list[Bench] = []
+    _, wanted = compiled(options)
+
+    def tuned(self: Bench, *_: Any) -> Outcome:
+        calls.append(self)
+        return Outcome(self.kernel, 2.0, {"beam": 2.0}, (), 1, 0)
+
+    monkeypatch.setattr(Bench, "tuned", tuned)
+    for _ in range(2):
+        _, results = compiled(replace(options, tune=1.0))
+        assert np.array_equal(results, wanted)
+    measured = read(options.cache / FILE)
+    assert len(calls) == 1 and len(measured) == 1
+    assert not Chooser(measured, 2, start=start).digest, "programs that are kept stay as they are"
+
+
+@pytest.mark.parametrize("tune", [-1.0, float("nan"), float("inf"), True, "10"])
+def test_what_are_no_seconds(tune: Any) -> None:
+    with pytest.raises(OptionError, match="E225"):
+        Options(tune=tune)
 
 
 def test_what_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

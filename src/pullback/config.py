@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -102,6 +103,12 @@ def _whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _seconds(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
+
+
 # Choices of schedules by kernel: its structure's digest, then numbers by name.
 Schedules = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
@@ -157,6 +164,8 @@ class Options:
     it is given and gives back); None: as it comes. The reference backend has no arena.
     `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
     its own between fences, and what it writes is looked through for NaN; slow.
+    `tune`: seconds in which other schedules of a program's kernels are measured after it is
+    compiled; what is faster, and what is not, is left to later programs in the cache's folder.
     `schedules`: choices for kernels by their structure, as `pb.jit(schedules=..)` gives them.
     `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
     faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
@@ -181,6 +190,7 @@ class Options:
     machine: str | None = None
     schedules: Schedules = ()
     rules: Sequence[UserRule] = ()
+    tune: float = 0.0
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
@@ -190,6 +200,9 @@ class Options:
             )
         if not _whole(self.debug):
             raise OptionError(f"debug={self.debug!r}", help="a number from 0 to 4", code="E225")
+        if not _seconds(self.tune):
+            what = f"tune={self.tune!r}"
+            raise OptionError(what, help="seconds for measuring a program's kernels", code="E225")
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_bytes(self.memory))
         if self.machine is not None:

@@ -48,9 +48,9 @@ from pullback.runtime.record import compiler as sources
 
 log = logging.getLogger("pullback")
 
-MODES = None, "default", "reduce-overhead"  # a graph is one native call in either
-_MEASURED = 'mode="default"; `pullback tune script.py` measures schedules, later runs use them'
-REFUSED = {"max-autotune": _MEASURED, "max-autotune-no-cudagraphs": _MEASURED}
+TUNE = 60.0  # seconds for each program, where schedules are measured and nobody says how long
+MODES = {None: 0.0, "default": 0.0, "reduce-overhead": 0.0}  # a graph is one native call in each
+MODES |= {"max-autotune": TUNE, "max-autotune-no-cudagraphs": TUNE}
 ALLOW = 'options={"fallback": "allow"} lets PyTorch run them'
 RANDOM = torch.Tag.nondeterministic_seeded
 Reasons = Mapping[Node, str]
@@ -66,7 +66,9 @@ class Settings:
     float: the part of what the least cut keeps for the backward that may be kept, the rest is
     computed again. `fallback_random`: PyTorch draws random numbers, with the bits of eager, not
     programs. `dynamic`: True, and a graph of symbolic sizes is one program for all of them, or an
-    error; False: it has a program for each size; None: one where that can be.
+    error; False: it has a program for each size; None: one where that can be. `tune`: seconds in
+    which other schedules of each program are measured; what is found serves later processes. None:
+    as the mode has it.
     """
 
     fallback: str = "allow"
@@ -74,19 +76,20 @@ class Settings:
     memory: Any = None
     fallback_random: bool = False
     dynamic: bool | None = None
+    tune: float | None = None
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Settings:
         """Raises: OptionError for what is no option."""
         names = [f.name for f in fields(cls)]
         if mode not in MODES:
-            raise _no_option(f"mode={mode!r}", REFUSED.get(mode, 'mode="default"'))
+            raise _no_option(f"mode={mode!r}", f"one of {', '.join(filter(None, MODES))}")
         if not isinstance(options, Mapping | None):
             raise _no_option(f"options={options!r}", 'options={"fallback": "error"}, say')
         for name in options or {}:
             if name not in names:
                 raise _no_option(f"options={{{name!r}: ..}}", f"one of {', '.join(names)}")
-        settings = cls(**(options or {}))
+        settings = cls(**{"tune": MODES[mode], **(options or {})})
         if settings.fallback not in ("allow", "error"):
             raise _no_option(f"fallback={settings.fallback!r}", '"allow" or "error"')
         if not isinstance(settings.fallback_random, bool):
@@ -104,7 +107,8 @@ class Settings:
     def program(self) -> Options:
         """As programs take it. Raises: OptionError."""
         threads = torch.get_num_threads() if self.threads is None else self.threads
-        return Options(threads=threads, memory=None if self.share < 1 else self.memory)
+        memory = None if self.share < 1 else self.memory
+        return Options(threads=threads, memory=memory, tune=self.tune or 0.0)
 
     @property
     def share(self) -> float:

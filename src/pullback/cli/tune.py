@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,14 @@ from pullback.cli.command import Misuse, Output, command
 from pullback.cli.programs import function_at, of_definition, programs_of
 from pullback.cli.shapes import TYPED, shapes_of, size_of
 from pullback.config import Options
-from pullback.errors import LIBRARY, IndexRangeError
-from pullback.ir.kernel import Kernel
+from pullback.errors import LIBRARY
 from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
 from pullback.tensor.run.program import Jit
-from pullback.tensor.run.tune import Bench, Outcome, kernels_of
+from pullback.tensor.run.tune import Outcome, kernels_of
+from pullback.tensor.run.tuning import benches, record_of, shares
 
 BUDGET = 60.0  # seconds
-LEAST = 1.0  # seconds for a kernel, however long the others took
 SEARCHES = {
     "beam": ("beam",),
     "random": ("random",),
@@ -92,12 +90,13 @@ def tune(
     known = Chooser(read(path), threads, backend=backend.name, start=backend.start)
     changes: dict[Key, Tuned | None] = {}
     rows = []
-    for bench, seconds in _shares(kernels_of(programs), options, budget):
+    for bench, seconds in shares(benches(kernels_of(programs), options), budget):
         record = known.record(bench.kernel, target)
         choices = () if record is None else record.choices
         with out.working(f"{bench.kernel.name}: {seconds:.0f} s"):
             outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
-        changes[Key.of(bench.kernel, target, threads, backend.name)] = _record(outcome)
+        record = record_of(outcome) if outcome.choices else None
+        changes[Key.of(bench.kernel, target, threads, backend.name)] = record
         rows.append(_row(outcome))
         out.tell(**rows[-1])
     before = read(path)
@@ -134,30 +133,6 @@ def _programs(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Ex
     compiled = function if isinstance(function, Jit) else Jit(function)
     compiled(*(np.zeros(shape, np.float32) for shape in wanted))
     return [compiled.program]
-
-
-def _shares(
-    kernels: Sequence[Kernel], options: Options, budget: float
-) -> Iterator[tuple[Bench, float]]:
-    """Kernels that can be measured, longest first, with seconds in proportion to their time."""
-    benches = []
-    for kernel in kernels:
-        try:
-            benches.append(Bench(kernel, options))
-        except IndexRangeError as error:
-            click.echo(f"{kernel.name} is not measured: {error.what}", err=True)
-    benches.sort(key=lambda b: -b.ns)
-    ends = time.perf_counter() + budget
-    for number, bench in enumerate(benches):
-        left = ends - time.perf_counter()
-        whole = sum(b.ns for b in benches[number:])
-        yield bench, max(min(LEAST, budget), left * bench.ns / whole)
-
-
-def _record(outcome: Outcome) -> Tuned | None:
-    if not outcome.choices:
-        return None
-    return Tuned(outcome.kernel.name, outcome.choices, outcome.default_us, outcome.us)
 
 
 def _changed(records: Records, changes: dict[Key, Tuned | None]) -> Records:

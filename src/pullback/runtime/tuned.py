@@ -54,7 +54,10 @@ class Key:
 
 @frozen
 class Tuned:
-    """The choices found for a kernel, its time by them and by the model of costs, microseconds."""
+    """The choices found for a kernel, its time by them and by the model of costs, microseconds.
+
+    Without choices: it was measured, and the model's are the best.
+    """
 
     kernel: str
     choices: Choices
@@ -96,7 +99,8 @@ class Chooser:
     @property
     def digest(self) -> str:
         """What a program's record depends on; empty without records."""
-        known = _text(self.records) if self.records else ""
+        better = {key: record for key, record in self.records.items() if record.choices}
+        known = _text(better) if better else ""
         return digest(known, repr(self.wanted)) if known or self.wanted else ""
 
     def refuse_others(self, kernels: Iterable[Kernel]) -> None:

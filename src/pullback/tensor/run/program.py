@@ -57,6 +57,7 @@ from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.host import Feeder, Receiver
 from pullback.tensor.run.images import save
 from pullback.tensor.run.schedules import Given, given
+from pullback.tensor.run.tuning import measured
 from pullback.tensor.shaped.given import functions
 
 SHOWN = 20  # kernels in a notebook
@@ -243,6 +244,8 @@ class Jit(Generic[P, R]):
             options = replace(options, rules=(*options.rules, *self.rules))
         traced = time.perf_counter() - start
         executable = compile_program(program, options)
+        if options.tune:
+            executable = measured(executable, program, options)
         executable.timings["trace"] = traced
         return Entry(
             executable,

@@ -153,3 +153,16 @@ def test_a_factor_among_other_operators() -> None:
         eager = torch.autograd.grad(f(a, copy), a)[0]
         torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(noise, copy)
+
+
+@pytest.mark.parametrize("size", [40, 3000])
+@pytest.mark.parametrize("name", ["sort", "topk"])
+def test_a_long_sort_is_reported_as_a_call_of_the_host(name: str, size: int) -> None:
+    """Short ones are in the program, by kernels."""
+    sort = {"sort": torch.sort, "topk": lambda x: torch.topk(x, 3)}[name]
+    x = torch.randn(4, size)
+    torch.testing.assert_close(compiled(sort)(x), sort(x))
+    report = pb.torch.report()
+    assert not report.fallbacks
+    assert [c.operator for c in report.host_calls] == [f"aten.{name}.default"] * (size == 3000)
+    assert all("NumPy" in str(c) and "(" not in c.library for c in report.host_calls)

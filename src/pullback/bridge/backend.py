@@ -25,7 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.bridge import breaks
-from pullback.bridge.aten import HOSTS, RULES
+from pullback.bridge.aten import RULES
 from pullback.bridge.bounds import TOLD
 from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.effects import with_own_tokens
@@ -331,14 +331,16 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     if not settings.fallback_random:
         seeded(gm)
     steps = _steps(gm)
-    reasons = _reasons(gm, steps)
+    lack = {n: why for n in steps if (why := lacking(n)) is not None}
+    failed, hosts = tried(gm, lack)
+    reasons = lack | failed
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
         listed = "".join(f"\n  {one}" for one in left)
         what = f"{len(left)} of {len(steps)} operators have no place in a program:{listed}"
         help = ALLOW
         raise UnsupportedError(what, origin=caller(), help=help, code="E386")
-    calls = _host_calls(steps, reasons)
+    calls = _host_calls(hosts)
     for one in left:
         log.info("torch.compile: PyTorch runs %s", one)
     names = {n.name: why for n, why in reasons.items()}
@@ -354,9 +356,8 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
 
 
-def _host_calls(steps: Sequence[Node], reasons: Reasons) -> list[HostCall]:
-    hosted = [n for n in steps if n.target in HOSTS and n not in reasons]
-    return [HostCall(str(n.target), HOSTS[n.target], _line(n)) for n in hosted]
+def _host_calls(hosts: Mapping[Node, str]) -> list[HostCall]:
+    return [HostCall(str(n.target), library, _line(n)) for n, library in hosts.items()]
 
 
 def _sealed(gm: Any) -> tuple[str, Constants, str]:
@@ -384,14 +385,6 @@ def _steps(gm: Any) -> list[Node]:
     """The operators of a graph."""
     ends = ("placeholder", "output", "get_attr")
     return [n for n in gm.graph.nodes if n.op not in ends and n.target != SEED]
-
-
-def _reasons(gm: Any, steps: Sequence[Node]) -> dict[Node, str]:
-    """Operators that have no rule, then those whose rule does not take what they are given."""
-    reasons = {n: why for n in steps if (why := lacking(n)) is not None}
-    for node, why in tried(gm, reasons).items():
-        reasons[node] = why
-    return reasons
 
 
 class _Support(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no types here

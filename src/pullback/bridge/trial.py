@@ -1,12 +1,13 @@
 """Rules tried on the shapes of a graph, before anything is compiled.
 
-An operator whose rule raises, or gives another shape, runs as PyTorch has it.
+An operator whose rule raises, or gives another shape, runs as PyTorch has it. What calls the host
+(a factorisation, a long sort) is seen here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -16,27 +17,47 @@ from pullback.bridge.graphs import applied, typed
 from pullback.bridge.programs import TYPES
 from pullback.bridge.writes import COPY
 from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.hosted import HostForm
 from pullback.tensor.record.trace import Trace, tracing
 
 ENDS = (COPY, SEED)
 
 
-def tried(gm: Any, left: Mapping[Node, str]) -> dict[Node, str]:
-    """The nodes besides `left` whose rules do not give what the graph promises, and why."""
+class Trial(NamedTuple):
+    """Nodes whose rules do not give what the graph promises, and why; the library that a node's
+    rule calls, of those that call one.
+    """
+
+    failed: dict[Node, str]
+    hosts: dict[Node, str]
+
+
+def tried(gm: Any, left: Mapping[Node, str]) -> Trial:
+    """The nodes besides `left`, each by its rule."""
     failed: dict[Node, str] = {}
+    hosts: dict[Node, str] = {}
     values: dict[Node, Any] = {}
     trace = Trace()
     with tracing(trace):
         for node in gm.graph.nodes:
             if node.op == "call_function" and node.target not in ENDS and node not in left:
                 given, named = torch.fx.map_arg((node.args, node.kwargs), values.get)
+                before = set(trace.calls)
                 try:
                     values[node] = typed(applied(node, given, named), node.meta.get("val"))
+                    fresh = [c for v, c in trace.calls.items() if v not in before]
+                    if called := {_library(c) for c in fresh if isinstance(c, HostForm)}:
+                        hosts[node] = ", ".join(sorted(called))
                     continue
                 except Exception as error:  # what a rule does not expect is no error of the user's
                     failed[node] = str(error).splitlines()[0]
             values[node] = _fresh(trace, node.meta.get("val"))
-    return failed
+    return Trial(failed, hosts)
+
+
+def _library(call: HostForm) -> str:
+    """Its name and version, without how it is called: ``NumPy 2.3.5, (-1, False)``"""
+    return call.host.library.partition(",")[0]
 
 
 def _fresh(trace: Trace, meta: Any) -> Any:

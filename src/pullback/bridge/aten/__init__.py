@@ -18,10 +18,9 @@ from pullback.bridge.aten import (
     shapes,
     special,
 )
-from pullback.bridge.aten.table import HOSTS, REFUSES, RULES
+from pullback.bridge.aten.table import REFUSES, RULES
 
 __all__ = [
-    "HOSTS",
     "REFUSES",
     "RULES",
     "algebra",

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pullback.bridge.aten.table import HOSTS, aten, rule
+from pullback.bridge.aten.table import aten, rule
 from pullback.bridge.effects import EFFECTS
 from pullback.bridge.programs import KINDS, TYPES
 from pullback.errors import Origin, UnsupportedError
@@ -95,7 +95,6 @@ def _hosted(overload: Any) -> None:
         return _called(name, overload, (args, named))
 
     rule(overload, refuses=_of_any_size)(call)
-    HOSTS[overload] = LIBRARY
 
 
 for _overload in CALLED:

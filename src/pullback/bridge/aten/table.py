@@ -21,8 +21,6 @@ aten = torch.ops.aten
 RULES: dict[Any, Rule] = {}
 # What a rule says before it is asked: why it does not take these arguments, or None.
 REFUSES: dict[Any, Callable[..., str | None]] = {}
-# Whose rules call the host: by which library.
-HOSTS: dict[Any, str] = {}
 
 
 def rule(

@@ -18,7 +18,8 @@ import numpy as np
 import pullback as pb
 from pullback.backends.host.processor import host_target
 from pullback.backends.nests.cores import on_threads
-from pullback.backends.nests.price import ROUGH, price
+from pullback.backends.nests.price import price
+from pullback.backends.nests.samples import ROUGH
 from pullback.backends.registry import named
 from pullback.ir.target import Target
 from pullback.machine.machine import chosen, with_numbers

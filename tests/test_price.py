@@ -18,8 +18,9 @@ from price_bound import bound
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.analysis import Facts, Varying
 from pullback.backends.nests.ports import Lane, Reader
-from pullback.backends.nests.price import ROUGH, SAMPLES, _Walk, nest_price, price, sampled
+from pullback.backends.nests.price import Walk, nest_price, price
 from pullback.backends.nests.reuse import crowded, spanned
+from pullback.backends.nests.samples import ROUGH, SAMPLES, sampled
 from pullback.cost.price import Price
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
@@ -280,7 +281,7 @@ def test_turns_that_are_alike_are_looked_at_once() -> None:
     made = scheduled(kernel, TARGET, (("column.0", 1), ("tasks", 1), ("tile.0", 32)))
     routine = lower(kernel, made)
     (loop,) = (s for s in routine.body if isinstance(s, For))
-    walker = _Walk(routine, TARGET, SAMPLES)
+    walker = Walk(routine, TARGET, SAMPLES)
     walker.values[routine.task] = 0.0
     groups = walker.alike(loop, 0, 9, SAMPLES)
     assert sorted(count for _, count in groups) == [1, 8]

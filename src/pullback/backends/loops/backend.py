@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 
 from pullback.backends.base import Code, Compiler, Image, Job, Part, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
+from pullback.backends.nests.bottleneck import held_back
 from pullback.backends.nests.columns import columns
 from pullback.backends.nests.cores import for_cores
 from pullback.backends.nests.operands import operands
@@ -91,8 +92,7 @@ class Loops(Compiler):
     def texts(self) -> Mapping[str, Text]:
         """The nest and what it is written as."""
         makes: dict[str, NestText] = {LOOPS: lambda nest, _: show(nest), **self.written()}
-        makes[PRICE] = lambda nest, target: f"price {nest_price(nest, target)}"
-        return {name: partial(_text, make) for name, make in makes.items()}
+        return {name: partial(_text, make) for name, make in makes.items()} | {PRICE: _priced}
 
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
@@ -144,6 +144,13 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
     return make(lowered(kernel, schedule, marks=True), target)
+
+
+def _priced(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    """The price, and for what takes more than twice its limit, the reason."""
+    nest = lowered(kernel, schedule, marks=True)
+    parts = [f"price {nest_price(nest, target)}", held_back(kernel, nest, target)]
+    return "\n".join(filter(None, parts))
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-from pullback.backends.nests.price import ROUGH, price
+from pullback.backends.nests.price import price
+from pullback.backends.nests.samples import ROUGH
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 from pullback.ir.target import Target

@@ -10,7 +10,8 @@ from dataclasses import replace
 from heapq import heapreplace
 from math import prod
 
-from pullback.backends.nests.price import ROUGH, price
+from pullback.backends.nests.price import price
+from pullback.backends.nests.samples import ROUGH
 from pullback.cost.facts import elements
 from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel

@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from pullback.backends.nests.price import ROUGH, price
+from pullback.backends.nests.price import price
+from pullback.backends.nests.samples import ROUGH
 from pullback.config import Ints
 from pullback.errors import OptionError
 from pullback.ir.expr import Axis, Take, takes, upper

@@ -297,3 +297,8 @@ class Reader:
         steps = [form.const, *(c for a, c in form.terms if isinstance(a, Var) and a.hi > a.lo)]
         whole = all(s * size % LINE in (0, size * (s == 1)) for s in steps)
         return 0.0 if whole else min(1.0, self.target.vector / LINE)
+
+
+def peeked(root: Expr) -> set[Register]:
+    """The registers that a value is made of."""
+    return {n.register for n in walk(root) if isinstance(n, Peek)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
-from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader
+from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked
 from pullback.backends.nests.reuse import (
     Access,
     Level,
@@ -22,6 +22,7 @@ from pullback.backends.nests.reuse import (
     stepped,
     translated,
 )
+from pullback.backends.nests.samples import ROUGH, SAMPLES, sampled
 from pullback.backends.nests.words import dot_of
 from pullback.cost.price import Price, together
 from pullback.ir import expr as E
@@ -55,12 +56,7 @@ from pullback.lower.whole import whole
 from pullback.machine.machine import LINE
 from pullback.schedule.schedule import Schedule
 
-# Turns of a loop that stand for all, where what is inside depends on which it is, of two loops in
-# one another; of those inside of these FEWER. ROUGH: where nothing but the order of prices matters.
-SAMPLES = 8
-FEWER = 3
 MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
-ROUGH = 2
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
@@ -74,7 +70,14 @@ def price(kernel: Kernel, schedule: Schedule, target: Target, samples: int = SAM
 
 def nest_price(routine: Routine, target: Target, samples: int = SAMPLES) -> Price:
     """What one launch of a loop nest costs, its arrays as near as they can stay."""
-    walker = _Walk(routine, target, samples)
+    walker = Walk(routine, target, samples)
+    walked(walker)
+    return walker.total()
+
+
+def walked(walker: Walk) -> None:
+    """Visit all statements of its nest, of every task."""
+    routine = walker.routine
     body: Sequence[Stmt] = routine.body
     if routine.tasks > 1:
         tasks = For(routine.task, index(0), index(routine.tasks), tuple(body))
@@ -82,13 +85,12 @@ def nest_price(routine: Routine, target: Target, samples: int = SAMPLES) -> Pric
     else:
         walker.values[routine.task] = 0.0
         body = (*body, *routine.finish)
-    whole = Level(1.0)
-    walker.block(body, walker.region((whole,), 1.0, 1.0), _Place((whole,)))
-    return walker.total()
+    path = (Level(1.0),)
+    walker.block(body, walker.region(path, 1.0, 1.0), _Place(path))
 
 
 @dataclass(slots=True)
-class _Region:
+class Region:
     """Statements in a row, run in so many turns of each of so many executions."""
 
     path: tuple[Level, ...]
@@ -101,6 +103,17 @@ class _Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """A region's nanoseconds: instructions, `waits` by memories, `far` by accesses, all."""
+
+    region: Region
+    own: float
+    waits: tuple[float, ...]
+    far: tuple[float, ...]
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a statement stands: the loops around, those written out, lanes."""
 
@@ -109,7 +122,7 @@ class _Place:
     lane: Lane | None = None
 
 
-class _Walk:
+class Walk:
     """Visits a nest once and notes its regions."""
 
     def __init__(self, routine: Routine, target: Target, samples: int) -> None:
@@ -119,24 +132,24 @@ class _Walk:
         self.reader = Reader(target, self.machine, self.facts)
         self.values: dict[Var, float] = {}
         self.moves: dict[Var, Moves] = {}
-        self.regions: list[_Region] = []
+        self.regions: list[Region] = []
         self.samples = samples
         self.sampled = 1
         self.control: dict[For, frozenset[Node]] = {}
 
-    def region(self, path: tuple[Level, ...], turns: float, executions: float) -> _Region:
-        made = _Region(path, turns, executions)
+    def region(self, path: tuple[Level, ...], turns: float, executions: float) -> Region:
+        made = Region(path, turns, executions)
         self.regions.append(made)
         return made
 
     # -- statements
 
-    def block(self, body: Iterable[Stmt], region: _Region, place: _Place) -> None:
+    def block(self, body: Iterable[Stmt], region: Region, place: _Place) -> None:
         seen: set[Node] = set()
         for statement in body:
             self.statement(statement, region, place, seen)
 
-    def statement(self, s: Stmt, region: _Region, place: _Place, seen: set[Node]) -> None:
+    def statement(self, s: Stmt, region: Region, place: _Place, seen: set[Node]) -> None:
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         match s:
             case For():
@@ -159,7 +172,7 @@ class _Walk:
                 )
                 if isinstance(s, Declare):
                     region.own.add(s.register)
-                elif s.register not in region.own and _peeks(value, s.register):
+                elif s.register not in region.own and s.register in peeked(value):
                     ports.chains[s.register] = self.waited(value, s.register)
             case Combine():
                 self.combine(s, region, place, seen)
@@ -176,13 +189,13 @@ class _Walk:
                 ports.load += reader.unit("load")
 
     def value_read(
-        self, array: Array, offset: Expr, region: _Region, place: _Place, seen: set[Node]
+        self, array: Array, offset: Expr, region: Region, place: _Place, seen: set[Node]
     ) -> None:
         load = Load(array, offset)
         self.reader.value(region.ports, load, dict(place.written), place.lane, seen)
         self.access(array, offset, region, place, False)
 
-    def combine(self, s: Combine, region: _Region, place: _Place, seen: set[Node]) -> None:
+    def combine(self, s: Combine, region: Region, place: _Place, seen: set[Node]) -> None:
         """A sum: the multiply-add is one instruction; sums of one register wait for one another."""
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         self.read(s.value, region, place)
@@ -193,7 +206,7 @@ class _Walk:
             reader.value(ports, kid, written, lane, seen)
         self.added(s, fused, region, place)
 
-    def added(self, s: Combine, fused: bool, region: _Region, place: _Place) -> None:
+    def added(self, s: Combine, fused: bool, region: Region, place: _Place) -> None:
         """The instruction that adds to a sum, its factors in registers."""
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         count, apart = 1.0, 1.0
@@ -216,7 +229,7 @@ class _Walk:
             before = ports.chains.get(s.register, 0.0)
             ports.chains[s.register] = before + count / apart * wait
 
-    def dot(self, s: For, region: _Region, place: _Place, inner: _Place) -> bool:
+    def dot(self, s: For, region: Region, place: _Place, inner: _Place) -> bool:
         """Whether a loop over the elements of a word is one instruction, then priced here."""
         dot, lane = dot_of(s, self.facts, self.target), place.lane
         if dot is None or lane is None or not self.per_lane(dot.combine, lane):
@@ -252,7 +265,7 @@ class _Walk:
                 longest[node] = max(below) + wait
         return longest.get(root, 0.0)
 
-    def transpose(self, s: Transpose, region: _Region, place: _Place) -> None:
+    def transpose(self, s: Transpose, region: Region, place: _Place) -> None:
         """A panel copied: a region of its own."""
         rows, columns = self.number(s.rows), self.number(s.columns)
         size = s.source.dtype.itemsize
@@ -291,7 +304,7 @@ class _Walk:
 
     # -- loops
 
-    def loop(self, s: For, region: _Region, place: _Place) -> None:
+    def loop(self, s: For, region: Region, place: _Place) -> None:
         lo, hi = self.number(s.lo), self.number(s.hi)
         turns = max(0.0, ceil((hi - lo) / s.step))
         if turns <= 0:
@@ -347,7 +360,7 @@ class _Walk:
             if isinstance(s, Guard | For):
                 yield from self.trips(s.body)
 
-    def lanes(self, s: For, lo: float, turns: float, region: _Region, place: _Place) -> None:
+    def lanes(self, s: For, lo: float, turns: float, region: Region, place: _Place) -> None:
         """Whole vectors `unroll` at a time, then masked ones; short ones are written out."""
         count = self.plan.loops[s.var]
         own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
@@ -464,7 +477,7 @@ class _Walk:
         return tuple((level, step, min(n, span)) for level, step, n in terms), scattered
 
     def access(
-        self, array: Array, offset: Expr, region: _Region, place: _Place, write: bool
+        self, array: Array, offset: Expr, region: Region, place: _Place, write: bool
     ) -> None:
         size = array.dtype.itemsize
         terms, scattered = self.moved(offset, size)
@@ -485,10 +498,10 @@ class _Walk:
                 width = min(int(spanned([(abs(step) * size, lanes)], size)), array.size * size)
         self.keep(region, Access(array, path, terms, width, write, scattered, torn))
 
-    def keep(self, region: _Region, access: Access) -> None:
+    def keep(self, region: Region, access: Access) -> None:
         region.accesses.append(access)
 
-    def read(self, root: Expr, region: _Region, place: _Place) -> None:
+    def read(self, root: Expr, region: Region, place: _Place) -> None:
         """Every load below an expression."""
         for node in walk(root):
             if isinstance(node, Load):
@@ -538,6 +551,26 @@ class _Walk:
 
     def total(self) -> Price:
         """All regions: instructions and memories overlap in each."""
+        spent = list(self.spent())
+        names = [m.name for m in self.machine.memories[1:]]
+        sums = tuple((name, sum(s.waits[n] for s in spent)) for n, name in enumerate(names))
+        busy = sum(s.own for s in spent if not s.region.packs)
+        packing = sum(s.ns for s in spent if s.region.packs)
+        tasks = self.routine.tasks
+        launch = self.machine.rate("launch", "launch")
+        each = self.machine.rate("launch", "task") * tasks if tasks > 1 else 0.0
+        return Price(sum(s.ns for s in spent) + launch + each, busy, sums, packing, launch, each)
+
+    def instructions(self, region: Region) -> float:
+        """Nanoseconds of all executions, memories left out."""
+        region.ports.window = region.ports.vector / self.reader.unit("plain") / WINDOW
+        own = region.ports.busy * region.turns + region.ports.across
+        if region.turns > 1:
+            own += self.reader.unit("enter")
+        return own * region.executions
+
+    def spent(self) -> Iterator[Spent]:
+        """What each region takes, its instructions and its memories."""
         machine, every = self.machine, [a for r in self.regions for a in r.accesses]
         for access in every:
             for level in access.path:
@@ -548,18 +581,13 @@ class _Walk:
         shares = KEPT if exact else KEPT[1:2]
         beyond = [gradual(every, m, shares) for m in machine.memories[:-1]]
         waiting = translated(every, machine.memories)
-        names = [m.name for m in machine.memories[1:]]
-        sums, busy, packing, ns = dict.fromkeys(names, 0.0), 0.0, 0.0, 0.0
         for region in self.regions:
-            executions = region.executions
-            region.ports.window = region.ports.vector / self.reader.unit("plain") / WINDOW
-            own = region.ports.busy * region.turns + region.ports.across
-            if region.turns > 1:
-                own += self.reader.unit("enter")
-            own *= executions
-            waits = [0.0] * len(names)
-            for access in region.accesses:
-                for number, name in enumerate(names):
+            own = self.instructions(region)
+            waits = [0.0] * (len(machine.memories) - 1)
+            far = [waiting.get(access, 0.0) for access in region.accesses]
+            translating = sum(far)
+            for place, access in enumerate(region.accesses):
+                for number in range(len(waits)):
                     here = beyond[number].get(access, 0.0)
                     past = beyond[number + 1].get(access, 0.0) if number + 1 < len(beyond) else 0.0
                     memory = machine.memories[number + 1]
@@ -567,34 +595,6 @@ class _Walk:
                     wait = max(0.0, here - past) / rate
                     wait += max(0.0, here - past) / memory.read * access.torn
                     waits[number] += wait
-                    sums[name] += wait
-            far = sum(waits) + sum(waiting.get(access, 0.0) for access in region.accesses)
-            both = together(own, far)
-            ns += both
-            packing += both if region.packs else 0.0
-            busy += 0.0 if region.packs else own
-        tasks = self.routine.tasks
-        launch = machine.rate("launch", "launch")
-        each = machine.rate("launch", "task") * tasks if tasks > 1 else 0.0
-        memories = tuple(sums.items())
-        return Price(ns + launch + each, busy, memories, packing, launch, each)
-
-
-def sampled(turns: int, before: int, samples: int = SAMPLES) -> list[tuple[float, float]]:
-    """Some turns of a loop and how many each stands for: all of a few; else the last one, and
-    the middles of equal parts of the others. `before`: those of the loops around.
-
-    ``20  ->  (1, 2.7), (4, 2.7), .. (17, 2.7), (19, 1)``
-    """
-    most = samples if before <= samples else min(FEWER, samples - 1)
-    if turns <= most:
-        return [(float(n), 1.0) for n in range(turns)]
-    if most == 1:
-        return [(float(turns // 2), float(turns))]
-    each = (turns - 1) / (most - 1)
-    parts = [(float(int((n + 0.5) * each)), each) for n in range(most - 1)]
-    return [*parts, (turns - 1.0, 1.0)]
-
-
-def _peeks(root: Expr, register: Register) -> bool:
-    return any(isinstance(n, Peek) and n.register is register for n in walk(root))
+                    far[place] += wait
+            ns = together(own, sum(waits) + translating)
+            yield Spent(region, own, tuple(waits), tuple(far), ns)

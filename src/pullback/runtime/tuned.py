@@ -54,10 +54,7 @@ class Key:
 
 @frozen
 class Tuned:
-    """The choices found for a kernel, its time by them and by the model of costs, microseconds.
-
-    Without choices: it was measured, and the model's are the best.
-    """
+    """What was found best, no choices: as the model has it; microseconds by it and by the model."""
 
     kernel: str
     choices: Choices

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from pullback.backends.base import Code, Compiler, Image, Job, Part, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
-from pullback.backends.nests.bottleneck import held_back
-from pullback.backends.nests.columns import columns
-from pullback.backends.nests.cores import for_cores
-from pullback.backends.nests.operands import operands
+from pullback.backends.nests.bottleneck import priced
+from pullback.backends.nests.cheapest import cheapest
 from pullback.backends.nests.places import with_places
-from pullback.backends.nests.price import nest_price, price
+from pullback.backends.nests.price import price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
@@ -82,8 +80,8 @@ class Loops(Compiler):
         return []
 
     def unchosen(self, kernel: Kernel, target: Target) -> Choices:
-        """Those of the lowest price; once for a kernel, whose schedules a search asks for often."""
-        return _cheapest(kernel, target)
+        """Those of the lowest price."""
+        return cheapest(kernel, target)
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
         """What one launch costs, read off its nest with the numbers of the target's machine."""
@@ -92,7 +90,7 @@ class Loops(Compiler):
     def texts(self) -> Mapping[str, Text]:
         """The nest and what it is written as."""
         makes: dict[str, NestText] = {LOOPS: lambda nest, _: show(nest), **self.written()}
-        return {name: partial(_text, make) for name, make in makes.items()} | {PRICE: _priced}
+        return {name: partial(_text, make) for name, make in makes.items()} | {PRICE: priced}
 
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
@@ -109,13 +107,6 @@ class Loops(Compiler):
             yield routine
             report.lap("emit")
         report.stage("lower", f"{len(made)} routines")
-
-
-@lru_cache(maxsize=64)
-def _cheapest(kernel: Kernel, target: Target) -> Choices:
-    """Columns first, how operands reach them next; tasks and tiles for machines of many cores."""
-    own = columns(kernel, target)
-    return for_cores(kernel, target, (*own, *operands(kernel, target, own)))
 
 
 def launched(image: Image, item: Launch, number: int) -> Iterator[tuple[Part, int]]:
@@ -144,13 +135,6 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
     return make(lowered(kernel, schedule, marks=True), target)
-
-
-def _priced(kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    """The price, and for what takes more than twice its limit, the reason."""
-    nest = lowered(kernel, schedule, marks=True)
-    parts = [f"price {nest_price(nest, target)}", held_back(kernel, nest, target)]
-    return "\n".join(filter(None, parts))
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

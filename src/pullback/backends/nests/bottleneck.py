@@ -14,7 +14,8 @@ from math import prod
 from typing import Any
 
 from pullback.backends.nests.ports import NAMES
-from pullback.backends.nests.price import Region, Spent, Walk, walked
+from pullback.backends.nests.price import Region, Spent, Walk, nest_price, walked
+from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.reuse import Access
 from pullback.backends.nests.samples import SAMPLES
 from pullback.config import Ints
@@ -27,10 +28,18 @@ from pullback.ir.node import Node, walk
 from pullback.ir.target import Target
 from pullback.machine.machine import LINE
 from pullback.schedule.count import cost
+from pullback.schedule.schedule import Schedule
 
 FAR = 2.0  # times its limit from which a kernel is said to be held back
 BEGUN = 0.5  # of its price from which what begins a launch is the reason
 WORD = 4  # bytes of the elements whose multiply-adds are the peak
+
+
+def priced(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    """The price, and for what takes more than twice its limit, the reason."""
+    nest = lowered(kernel, schedule, marks=True)
+    parts = [f"price {nest_price(nest, target)}", held_back(kernel, nest, target)]
+    return "\n".join(filter(None, parts))
 
 
 def held_back(kernel: Kernel, routine: Routine, target: Target) -> str:

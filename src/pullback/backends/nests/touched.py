@@ -20,8 +20,8 @@ def scattered(e: Expr) -> list[Load]:
     def placed(n: Node) -> bool:
         return isinstance(n, Load) and bool(arrays(n.offset))
 
-    found = reach([e], lambda n: () if placed(n) else n.children)
-    return [n for n in found if isinstance(n, Load) and placed(n)]
+    outermost = reach([e], lambda n: () if placed(n) else n.children)
+    return [n for n in outermost if isinstance(n, Load) and placed(n)]
 
 
 def loaded(s: Stmt) -> set[Array]:

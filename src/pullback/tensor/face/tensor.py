@@ -26,7 +26,6 @@ from pullback.tensor.face.protocols import protocols
 from pullback.tensor.record import away
 from pullback.tensor.record.away import CPU, Away, device_of, sent
 from pullback.tensor.record.deferred import Deferred
-from pullback.tensor.record.held import Held
 from pullback.tensor.record.trace import (
     Array,
     Cell,
@@ -378,13 +377,10 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def _array(self) -> Array:
         node = self._node
         if current() is None:
-            if isinstance(node, Held):
-                return node.array
-            if type(node) is Deferred:
-                if node.result is None:
-                    evaluate([node])
-                if node.result is not None:
-                    return node.result.array
+            if type(node) is Deferred and node.result is None:
+                evaluate([node])
+            if (ready := known(node)) is not None:
+                return ready.array
         realize([self])
         return array_of(self)
 

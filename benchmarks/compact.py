@@ -1,6 +1,7 @@
 """Products with weights of few bits, sparse matrices, beside float32, NumPy, SciPy and PyTorch.
 
-`python benchmarks/compact.py quantised sparse`: processor time, one thread, in turn, least of 15.
+`python benchmarks/compact.py quantised sparse`: processor time, one thread, in turn, least of 15;
+`scipy`: medians of 201 calls in turn, which return tensors here and arrays there.
 """
 
 from __future__ import annotations
@@ -82,6 +83,53 @@ def sparse(size: int, density: float, wide: int) -> dict[str, float]:
     return {n: 1e3 * t for n, t in least(runs).items()}
 
 
+def beside_scipy(size: int, a_row: int, wide: int | None) -> dict[str, float]:
+    """SciPy's median by ours, in turn: products, and both gradients of one (NumPy's gathers)."""
+    import scipy.sparse
+
+    rng = np.random.default_rng(0)
+    share = a_row / size
+    a = scipy.sparse.random(size, size, share, format="csr", dtype=np.float32, random_state=0)
+    c, back = a.tocoo(), a.T.tocsr()
+    shape = (size,) if wide is None else (size, wide)
+    x, g = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    X, G = pb.tensor(x), pb.tensor(g)
+    own = [pb.tensor(v) for v in (a.data, a.indices, a.indptr)]
+    places = [pb.tensor(v) for v in (c.data, c.row, c.col)]
+
+    def loss(v: Any, x: Any, g: Any) -> Any:
+        return pb.sum(pb.sparse.csr_matmul(v, own[1], own[2], x) * g)
+
+    def slopes() -> Any:
+        terms = g[c.row] * x[c.col]
+        return terms if wide is None else terms.sum(1), back @ g
+
+    csr = pb.jit(pb.sparse.csr_matmul, options=OPTIONS)
+    turned = pb.jit(lambda *t: pb.sparse.csr_transposed_matmul(*t, size), options=OPTIONS)
+    coo = pb.jit(lambda *t: pb.sparse.coo_matmul(*t, size), options=OPTIONS)
+    grad = pb.jit(pb.grad(loss, argnums=(0, 1)), options=OPTIONS)
+    t = a.T
+    runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "CSR": (lambda: csr(*own, X), lambda: a @ x),
+        "transposed": (lambda: turned(*own, X), lambda: t @ x),
+        "COO": (lambda: coo(*places, X), lambda: c @ x),
+        "both gradients": (lambda: grad(own[0], X, G), slopes),
+    }
+    return {name: medians(*pair) for name, pair in runs.items()}
+
+
+def medians(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int = 201) -> float:
+    """The median time of `theirs` by that of `ours`, warm, in turn."""
+    times: tuple[list[float], list[float]] = [], []
+    for turn in range(turns + 3):
+        for own, run in zip(times, (ours, theirs), strict=True):
+            start = time.perf_counter()
+            run()
+            if turn > 2:
+                own.append(time.perf_counter() - start)
+    return float(np.median(times[1]) / np.median(times[0]))
+
+
 def table(rows: dict[str, dict[str, float]], beside: str) -> None:
     names = list(next(iter(rows.values())))
     print("| | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
@@ -101,6 +149,14 @@ def main() -> None:
             print(
                 f"| {given[0]}^2, {given[1]:.2%}, {given[2]} columns | " + " | ".join(cells) + " |"
             )
+    if "scipy" in sys.argv[1:]:
+        names = ("CSR", "transposed", "COO", "both gradients")
+        print("| | columns | " + " | ".join(names) + " |\n|" + "---|" * 6)
+        for size, a_row in ((2000, 10), (2000, 20), (2000, 100), (2000, 400), (20000, 10)):
+            for wide in (None, 8, 64):
+                shares = beside_scipy(size, a_row, wide)
+                cells = " | ".join(f"{shares[n]:.2f}" for n in names)
+                print(f"| {size}^2, {a_row} a row | {wide or 'a vector'} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,11 @@ F32X4_ADD, F32X4_MUL = b"\xfd\xe4\x01", b"\xfd\xe6\x01"
 MAIN = """
 import { readFileSync } from "node:fs";
 import { load } from "./train.mjs";
-const read = (name) => Uint8Array.from(readFileSync(name)).buffer;
-const [what, path] = process.argv.slice(2);
+const [what, path, module = "train.wasm"] = process.argv.slice(2);
+const read = (name) => {
+  if (what === "names") return name;
+  return what === "buffers" ? readFileSync(name) : Uint8Array.from(readFileSync(name)).buffer;
+};
 let n = 0, seen = 0;
 const calls = {
   batch: (x) => {
@@ -45,7 +48,7 @@ const calls = {
 if (what === "lacks") delete calls.loss;
 if (what === "throws") calls.loss = () => { throw new Error("of my own"); };
 try {
-  const program = await load(read("train.wasm"), read(path), calls);
+  const program = await load(read(module), read(path), calls);
   if (what === "input") program.run(new Float32Array(3));
   program.run();
   const state = Object.entries(program.state).map(([k, x]) => [k, [...x].map(Number)]);
@@ -68,10 +71,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def ran(folder: Path, what: str = "", weights: str = "weights.safetensors") -> dict[str, object]:
+def ran(
+    folder: Path,
+    what: str = "",
+    weights: str = "weights.safetensors",
+    module: str = "train.wasm",
+) -> dict[str, object]:
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
-    line = ["node", "main.mjs", what, weights]
+    line = ["node", "main.mjs", what, weights, module]
     done = subprocess.run(line, cwd=folder / "out", capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     made: dict[str, object] = json.loads(done.stdout)
@@ -93,6 +101,7 @@ def test_a_training_loop_in_node(folder: Path) -> None:
     state = made["state"]
     assert isinstance(state, dict)
     near(after(folder), state)
+    assert ran(folder, "buffers")["state"] == state
     ended = ran(folder, "ends")
     assert (ended["n"], ended["seen"]) == (250, 2)
 
@@ -101,6 +110,11 @@ def test_what_does_not_fit_in_node(folder: Path) -> None:
     assert ran(folder, "lacks")["code"] == "E545"
     assert ran(folder, "input")["code"] == "E544"
     assert ran(folder, "throws") == {"said": "of my own"}
+    assert ran(folder, "names")["code"] == "E540"
+    code = (folder / "out/train.wasm").read_bytes()
+    for end in (0, 3, 8, len(code) // 2, len(code) - 1):
+        (folder / "out/cut.wasm").write_bytes(code[:end])
+        assert ran(folder, module="cut.wasm")["code"] == "E540", end
     data = (folder / "out/weights.safetensors").read_bytes()
     size = 8 + int.from_bytes(data[:8], "little")
     for end in (0, 7, 100, size, len(data) - 1):

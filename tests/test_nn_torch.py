@@ -185,11 +185,13 @@ def test_losses_over_classes(name: str, settings: dict[str, Any]) -> None:
 def test_losses_over_more_axes_and_probabilities() -> None:
     x, t = draws(2, 4, 3), np.array([[0, 3, 1], [2, -100, 2]])
     loss_pair("CrossEntropyLoss", {}, x, t)
+    loss_pair("NLLLoss", {"weight": WEIGHT}, x, t)
     p = np.exp(draws(2, 4, 3, seed=3))
     for settings in ({}, {"label_smoothing": 0.3}, {"weight": WEIGHT}):
         loss_pair("CrossEntropyLoss", settings, x, p / p.sum(1, keepdims=True))
 
 
+@pytest.mark.filterwarnings("ignore:reduction")  # of PyTorch's, about KLDivLoss's mean
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_losses_over_pairs(reduction: str) -> None:
     x, t = draws(3, 4, scale=5.0), draws(3, 4, seed=1)
@@ -197,6 +199,8 @@ def test_losses_over_pairs(reduction: str) -> None:
         loss_pair(name, {"reduction": reduction}, x, t)
     settings = {"reduction": reduction, "pos_weight": WEIGHT}
     loss_pair("BCEWithLogitsLoss", settings, x, 1.0 / (1.0 + np.exp(-t)))
+    shares = np.exp(t) / np.exp(t).sum(1, keepdims=True)
+    loss_pair("KLDivLoss", {"reduction": reduction}, x, shares)
 
 
 def test_embedding_with_padding() -> None:

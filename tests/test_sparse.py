@@ -221,12 +221,86 @@ def nest(function: Any, *given: Any) -> str:
 
 
 def test_loops_run_over_a_row() -> None:
-    """One pass over the places first; where it is passed, loops have neither checks nor guards."""
+    """A look at the places of a block first; where it is passed, loops have no checks, and rows go
+    in chunks.
+    """
     a = drawn(50, 60, 0.5)
     text = nest(lambda *t: S.csr_matmul(*t), *parts(a), pb.ones(60, dtype="float64"))
-    quick, slow = text.split("if passed")[1].split("if ~passed")
-    assert "from_" in quick and "check" not in quick and "if(" not in quick
+    quick, slow = text.split("if rising")[1].split("if ~(rising")
+    assert "from_" in quick and "check" not in quick and "beside" in quick
     assert "check" in slow and f"in 0..{a.nnz}" not in quick + slow
+
+
+def uneven(rows: int, columns: int, longest: int, dtype: Any = np.float64) -> Any:
+    """Rows of 0 to `longest` values, in blocks; values of all neighbours are wild."""
+    rng = np.random.default_rng(rows)
+    counts = rng.integers(0, longest + 1, rows)
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    indices = rng.integers(0, columns, pointers[-1]).astype(np.int32)
+    values = rng.normal(size=pointers[-1]).astype(dtype)
+    return sp.csr_matrix((values, indices, pointers), (rows, columns))
+
+
+@pytest.mark.parametrize("backend", ["llvm", pytest.param("c", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(("rows", "longest"), [(900, 40), (5000, 3), (1, 20), (60, 400), (33, 7)])
+def test_rows_of_all_lengths(rows: int, longest: int, dtype: str, backend: str) -> None:
+    """Chunks end with their row: what the next one has, NaN and infinity too, is left out."""
+    a = uneven(rows, 70, longest, dtype)
+    x = dense(70, None, dtype)
+    wild = RNG.integers(0, rows, max(1, rows // 9))
+    for n, row in enumerate(wild):
+        a.data[a.indptr[row] : a.indptr[row + 1]] = (np.nan, np.inf)[n % 2]
+    options = pb.Options(backend=backend)
+    y = pb.jit(S.csr_matmul, options=options)(*parts(a), pb.tensor(x)).numpy()
+    rest = np.setdiff1d(np.arange(rows), wild)
+    want = a.astype(np.float64) @ x.astype(np.float64)
+    most = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-2}[dtype]
+    same(y[rest], want[rest], most)
+    np.testing.assert_array_equal(np.isfinite(y), np.isfinite(want))
+
+
+@pytest.mark.parametrize("backend", ["llvm", pytest.param("c", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("place", [0, 1, 4095, 4096, 4100, 9001, -8, -1])
+@pytest.mark.parametrize("bad", [70, -1, 2**31 - 1, -(2**31)])
+def test_a_wrong_place_of_any_block_raises(place: int, bad: int, backend: str) -> None:
+    a = uneven(900, 70, 40)
+    assert a.nnz > 3 * 4096
+    indices = a.indices.copy()
+    indices[place] = bad
+    given = pb.tensor(a.data), pb.tensor(indices), pb.tensor(a.indptr)
+    for run, x in (
+        (S.csr_matmul, pb.ones(70)),
+        (lambda *t: S.csr_transposed_matmul(*t, 70), pb.ones(900)),
+        (S.csr_matmul, pb.ones((70, 5))),
+    ):
+        with pytest.raises(PullbackError, match=f"{bad}") as told:
+            pb.jit(run, options=pb.Options(backend=backend, threads=1))(*given, x).numpy()
+        assert told.value.code == "E106", told.value
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_of_transposes_and_matrices(threads: int) -> None:
+    a = uneven(900, 70, 40)
+    options = pb.Options(threads=threads)
+    for wide in (None, 5, 70):
+        x, g = dense(70, wide), dense(900, wide)
+        y = pb.jit(S.csr_matmul, options=options)(*parts(a), pb.tensor(x))
+        same(y.numpy(), a @ x, 1e-12)
+        turned = pb.jit(lambda *t: S.csr_transposed_matmul(*t, 70), options=options)
+        same(turned(*parts(a), pb.tensor(g)).numpy(), a.T @ g, 1e-12)
+
+
+@pytest.mark.parametrize("at", [(450, 0), (450, 14000), (1, 14000), (899, 5)])
+def test_pointers_that_fall_in_any_block(at: tuple[int, int]) -> None:
+    """Rows that leave their block are looked at one by one; nothing else is read, and E106 told."""
+    a = uneven(900, 70, 40)
+    pointers = a.indptr.copy()
+    pointers[at[0]] = at[1]
+    given = pb.tensor(a.data), pb.tensor(a.indices), pb.tensor(pointers)
+    with pytest.raises(PullbackError, match="-1") as told:
+        pb.jit(S.csr_matmul)(*given, pb.ones(70)).numpy()
+    assert told.value.code == "E106", told.value
 
 
 def test_rows_of_matrices_wait_in_registers() -> None:
@@ -247,6 +321,33 @@ def guarded(other: float) -> Any:
         return Tensor(accumulated(Places((2,), (2, 6), (row,)), body, SUM))
 
     return f
+
+
+def between(v: Any, columns: Any, starts: Any, stops: Any, x: Any) -> Any:
+    """``y[i] += v[p] x[columns[p]]`` for p from ``starts[i]`` to ``stops[i]``, in any order."""
+    own, at, lo, hi, dense = map(value_of, (v, columns, starts, stops, x))
+    (rows,), (count,) = lo.shape, own.shape
+    i, p = axes_of((rows, count))
+    begun = E.logical_not(E.Less(p, cast(read(lo, i), D.int64)))
+    inside = E.And(begun, E.Less(p, cast(read(hi, i), D.int64)))
+    term = E.Mul(read(own, p), read(dense, cast(read(at, p), D.int64)))
+    body = E.If(inside, term, literal(0.0, own.dtype))
+    row = E.If(inside, i, E.index(0))
+    return Tensor(accumulated(Places((rows,), (rows, count), (row,)), body, SUM))
+
+
+def test_rows_in_any_order_share_no_block() -> None:
+    a = uneven(900, 70, 40)
+    x = dense(70, None)
+    ends = [a.indptr[:-1][::-1].copy(), a.indptr[1:][::-1].copy()]
+    given = [pb.tensor(v) for v in (*ends, x)]
+    y = pb.jit(between)(pb.tensor(a.data), pb.tensor(a.indices), *given)
+    same(y.numpy(), (a @ x)[::-1], 1e-12)
+    for place in (3, 7000, -3):
+        indices = a.indices.copy()
+        indices[place] = 70
+        with pytest.raises(PullbackError, match="70"):
+            pb.jit(between)(pb.tensor(a.data), pb.tensor(indices), *given).numpy()
 
 
 def test_other_guards_stay() -> None:

@@ -9,16 +9,18 @@ is in bounds. The order of what is added stays. Bounds read memory that the rout
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.algebra.bounds import Intervals
 from pullback.algebra.linear import Linear, linear
 from pullback.backends.nests.steady import steadied
+from pullback.backends.nests.touched import arrays, loaded, scattered, written_by
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int32, int64, uint32
 from pullback.ir.expr import Expr, evaluated, index
-from pullback.ir.graph import ALL
+from pullback.ir.graph import ALL, MAX
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import (
     Array,
@@ -39,7 +41,6 @@ from pullback.ir.nest import (
     Stmts,
     Store,
     StoreCombine,
-    Transpose,
     Var,
 )
 from pullback.ir.node import Node, reach, rebuild, walk
@@ -67,9 +68,16 @@ def ranged(routine: Routine) -> Routine:
 
 # Measured beside SciPy on an EPYC with AVX-512, 1 to 400 values a row, 1 to 64 columns.
 WAITING = 64  # sums of a row that wait in registers
-LONG = 24  # terms from which a sum goes in several chains of additions
-WAYS = 4  # so many
+# A row's terms at a time, those beyond its end left out by lanes: how often a loop turns is then
+# guessed right for most rows of some ten values. On Zen 3, 2,000^2, us of the loops alone:
+#   values a row          3    10    20   100
+#   one by one           20    29    55   222
+#   8                     9    29    40   112
+#   16                   14    25    42   110
+CHUNK = 8
+BLOCK = 4096  # terms whose checks are made before: their indices lie in the nearest cache
 Values = dict[Node, Node]  # what a register that is never set holds
+Passed = dict[Check, tuple[For, Expr, Expr]]  # checks; of which loops, their first and last turn
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,15 @@ class _Ranges:
     """What a routine writes, and names for new registers."""
 
     def __init__(self, own: Sequence[Stmt]) -> None:
-        self.written = _written(own)
+        self.written = written_by(own)
         self.changed: set[Register] = set()
         for s in own:
             if isinstance(s, Set | Combine):
                 self.changed.add(s.register)
         self.count = 0
-        self.passed: dict[Check, For] | None = None  # checks that were made before, of which loops
+        # Checks that were made before.
+        self.passed: Passed | None = None
+        self.most = Register("most", int64)  # up to where
 
     def register(self, name: str, like: Expr) -> Register:
         self.count += 1
@@ -111,22 +121,77 @@ class _Ranges:
         return made
 
     def either(self, s: Stmt) -> Stmts:
-        """Where all checks of a loop are passed, which is looked at first, a loop without them."""
+        """Where all checks of a loop are passed, which is looked at first, a loop without them;
+        block by block, where it is one over rows.
+        """
         slow = self.block([s], {})
-        self.passed = {}
+        self.passed, self.most = {}, self.register("most", index(0))
         quick = self.block([s], {})
         passed, self.passed = self.passed, None
         if not passed:
             return slow
-        whole = self.register("passed", E.const(True, bool_))
-        made: Stmts = [Declare(whole, E.const(True, bool_))]
-        for check, loop in passed.items():
-            one = Combine(whole, (), ALL, _inside(check))
-            made.append(For(loop.var, loop.lo, loop.hi, (one,), LoopKind.VECTOR, unroll=4))
-        good = Peek(whole, ())
-        return [*made, Guard(good, tuple(quick)), Guard(E.logical_not(good), tuple(slow))]
+        rows = _rows(s, quick, slow, passed.values())
+        if rows is not None:
+            return [self.blocks(*rows, passed)]
+        ends = [loop.hi for loop, _, _ in passed.values()]
+        most = Declare(self.most, functools.reduce(E.minimum, ends))
+        looks, good = self.looks(passed, None)
+        return [most, *looks, Guard(good, tuple(quick)), Guard(E.logical_not(good), tuple(slow))]
 
-    def unchecked(self, s: For, body: Stmts, known: Values) -> tuple[Stmts, list[Check]]:
+    def blocks(self, s: For, quick: For, slow: For, passed: Passed) -> For:
+        """Rows in blocks whose terms a cache holds, as all rows of one lie between its ends."""
+        inner, first, last = next(iter(passed.values()))
+        size = max(1, BLOCK * _literal(s.hi) // max(1, inner.var.hi))
+        block = Var(f"{s.var.name}_block", 0, -(-_literal(s.hi) // size) - 1)
+        begin = E.Mul(block, index(size))
+        end = E.minimum(s.hi, E.Add(begin, index(size)))
+        low, high = self.register("low", index(0)), self.register("high", index(0))
+        rising = self.register("rising", E.const(True, bool_))
+        outside = E.Or(E.Less(first, Peek(low, ())), E.Less(Peek(high, ()), last))
+        look = Combine(rising, (), ALL, E.logical_not(outside))
+        most = E.minimum(inner.hi, E.Add(Peek(high, ()), index(CHUNK - 1)))
+        looks, good = self.looks(passed, (Peek(low, ()), Peek(self.most, ())))
+        good = E.And(Peek(rising, ()), good)
+        body = (
+            Declare(low, spelled(first, {s.var: begin})),
+            Declare(high, spelled(last, {s.var: E.subtract(end, index(1))})),
+            Declare(self.most, most),
+            Declare(rising, E.const(True, bool_)),
+            For(s.var, begin, end, (look,), LoopKind.VECTOR, unroll=2),
+            *looks,
+            Guard(good, (replace(quick, lo=begin, hi=end),)),
+            Guard(E.logical_not(good), (replace(slow, lo=begin, hi=end),)),
+        )
+        return For(block, index(0), index(block.hi + 1), body)
+
+    def looks(self, passed: Passed, ends: tuple[Expr, Expr] | None) -> tuple[Stmts, Expr]:
+        """A look at each index, of whole loops or between `ends`; whether all are passed."""
+        made: Stmts = []
+        good: Expr | None = None
+        for check, (loop, _, _) in passed.items():
+            joined, inside = self.looked(check)
+            register, combiner = joined.register, joined.combiner
+            made.append(Declare(register, combiner.identity(register.dtype)))
+            lo, hi = ends or (loop.lo, loop.hi)
+            made.append(For(loop.var, lo, hi, (joined,), LoopKind.VECTOR, unroll=4))
+            good = inside if good is None else E.And(good, inside)
+        assert good is not None
+        return made, good
+
+    def looked(self, c: Check) -> tuple[Combine, Expr]:
+        """What a look at an index adds to a register, and what that then says of all of them."""
+        narrow = c.index.value if isinstance(c.index, E.Cast) else None
+        if narrow is not None and narrow.dtype is int32 and _literal(c.extent) <= uint32.range()[1]:
+            most = self.register("most", E.const(0, uint32))
+            joined = Combine(most, (), MAX, E.Cast(narrow, uint32))
+            return joined, E.Less(Peek(most, ()), E.const(_literal(c.extent), uint32))
+        whole = self.register("passed", E.const(True, bool_))
+        inside = E.And(E.logical_not(E.Less(c.index, index(0))), E.Less(c.index, c.extent))
+        return Combine(whole, (), ALL, inside), Peek(whole, ())
+
+    def unchecked(
+        self, s: For, ends: tuple[Expr, Expr], body: Stmts, known: Values
+    ) -> tuple[Stmts, list[Check]]:
         """`body` without the checks that may be made before all loops, and these."""
         if self.passed is None:
             return body, []
@@ -135,41 +200,41 @@ class _Ranges:
             if isinstance(c, Check) and isinstance(c.extent, E.Const):
                 own = replace(c, index=spelled(c.index, known))
                 leaves = {n for n in walk(own.index) if isinstance(n, Var | Peek)}
-                if leaves == {s.var} and not _arrays(own.index) & self.written:
+                if leaves == {s.var} and not arrays(own.index) & self.written:
                     moved.append(own)
-        self.passed.update(dict.fromkeys(moved, s))
+        self.passed.update(dict.fromkeys(moved, (s, *ends)))
         return _without(body, moved, known), moved
 
     def remember(self, s: Stmt, known: Values, written: set[Array] | None = None) -> None:
         """What a register holds, as long as nothing is `written` that it was loaded from."""
         if isinstance(s, Declare) and not s.register.shape and s.register not in self.changed:
             value = spelled(s.init, known)
-            if not _arrays(value) & (self.written if written is None else written):
+            if not arrays(value) & (self.written if written is None else written):
                 known[Peek(s.register, ())] = value
 
     def loop(self, s: For, known: Values) -> Stmts:
         """A loop between bounds, or as it was; lanes have no loops of lengths of their own."""
         if s.kind is not LoopKind.SEQ:
             return self.branched(s, known)
-        inside, written = dict(known), _written(s.body)
+        inside, written = dict(known), written_by(s.body)
         for inner in statements(s.body):
             self.remember(inner, inside, written)
         bounds = self.bounds(s, inside) if s.step == 1 else None
         if bounds is None:
             return [replace(s, body=tuple(self.block(s.body, known)))]
         body = pruned([_under(inner, bounds.guard, inside) for inner in s.body])
-        free, checks = self.unchecked(s, body, inside)
+        first, last = s.lo, s.hi
+        for e in bounds.lo:
+            first = E.maximum(first, e)
+        for e in bounds.hi:
+            last = E.minimum(last, e)
+        free, checks = self.unchecked(s, (first, last), body, inside)
         body = _cheap(free)
         within = dict(known)
         for inner in statements(body):
             self.remember(inner, within, written)
         lo, hi = self.register("from", s.lo), self.register("to", s.hi)
         ends = Peek(lo, ()), Peek(hi, ())
-        first, last = s.lo, s.hi
-        for e in bounds.lo:
-            first = E.maximum(first, e)
-        for e in bounds.hi:
-            last = E.minimum(last, e)
         loop = replace(s, lo=ends[0], hi=ends[1], body=tuple(body))
         return [Declare(lo, first), Declare(hi, last), *self.kept(loop, within, checks)]
 
@@ -211,7 +276,7 @@ class _Ranges:
         inner = list(statements(s.body))
         changing = {s.var, *(i.var for i in inner if isinstance(i, For))}
         own = {i.register for i in inner if isinstance(i, Declare)}
-        written = _written(inner)
+        written = written_by(inner)
         return not any(
             (isinstance(n, Var) and n in changing)
             or (isinstance(n, Load) and n.array in written)
@@ -227,7 +292,7 @@ class _Ranges:
         sums = [i for i in statements(s.body) if isinstance(i, StoreCombine)]
         one = sums[0] if len(sums) == 1 else None
         row = next((i for i in s.body if isinstance(i, For)), None)
-        taken = one is not None and any(one.array in _loaded(i) for i in statements(s.body))
+        taken = one is not None and any(one.array in loaded(i) for i in statements(s.body))
         whole: Stmts = [replace(s, body=_named(s.body, checks))]
         if one is not None and not taken and row is None:
             whole = self.number(s, one, known, checks) or whole
@@ -236,7 +301,9 @@ class _Ranges:
         return [Guard(E.Less(s.lo, s.hi), (*before, *whole))]
 
     def number(self, s: For, one: StoreCombine, known: Values, checks: list[Check]) -> Stmts:
-        """A sum for one place: products are rounded, then added up, one chain of additions."""
+        """A sum for one place: products are rounded, then added up, one chain of additions; in
+        chunks where the places of a whole chunk were looked at.
+        """
         offset = spelled(one.offset, known)
         if not self.steady(offset, s):
             return []
@@ -249,30 +316,50 @@ class _Ranges:
         scalar = replace(s, body=_named(body, checks))
         first = Declare(total, Load(one.array, offset))
         last = Store(one.array, offset, Peek(total, ()))
-        if self.passed is None:
+        if self.passed is None or s.body != (one,):
             return [first, scalar, last]
-        few = E.Less(E.subtract(s.hi, s.lo), index(LONG))
-        ways = self.ways(s, one, total, checks)
-        return [first, Guard(few, (scalar,)), Guard(E.logical_not(few), tuple(ways)), last]
+        inside = E.Less(E.Add(s.hi, index(CHUNK - 2)), Peek(self.most, ()))
+        chunks = tuple(self.chunks(s, one, total, checks))
+        return [first, Guard(inside, chunks), Guard(E.logical_not(inside), (scalar,)), last]
 
-    def ways(self, s: For, one: StoreCombine, total: Register, checks: list[Check]) -> Stmts:
-        """A long sum in `WAYS` chains of additions."""
-        sums = replace_shape(self.register("sums", one.value), (WAYS,))
-        turns = E.FloorDiv(E.subtract(s.hi, s.lo), index(WAYS))
-        turn, way = Var(f"{s.var.name}_turn", 0, s.var.hi), Var(f"{s.var.name}_way", 0, WAYS - 1)
-        here = E.Add(E.Add(s.lo, E.Mul(turn, index(WAYS))), way)
-        joined = Combine(sums, (way,), one.combiner, one.value)
-        named = _named([joined if i is one else i for i in s.body], checks)
-        each = For(way, index(0), index(WAYS), (For(s.var, here, E.Add(here, index(1)), named),))
-        rest = Combine(total, (), one.combiner, one.value)
-        after = _named([rest if i is one else i for i in s.body], checks)
-        made: Stmts = [
-            Declare(sums, one.combiner.identity(one.value.dtype)),
-            For(turn, index(0), turns, (replace(each, kind=LoopKind.UNROLL),)),
-            replace(s, lo=E.Add(s.lo, E.Mul(turns, index(WAYS))), body=after),
+    def chunks(self, s: For, one: StoreCombine, total: Register, checks: list[Check]) -> Stmts:
+        """A sum, `CHUNK` terms at a time: what lies at places that are data is put side by side;
+        of the last chunk the terms beyond the end are left out.
+        """
+        sums = replace_shape(self.register("sums", one.value), (CHUNK,))
+        count = E.subtract(s.hi, s.lo)
+        turns = E.FloorDiv(E.Add(count, index(CHUNK - 1)), index(CHUNK))
+        turn, way = Var(f"{s.var.name}_turn", 0, s.var.hi), Var(f"{s.var.name}_way", 0, CHUNK - 1)
+        own, last = (Var(f"{s.var.name}_{n}", 0, CHUNK - 1) for n in ("lane", "last"))
+        begun = E.Mul(turn, index(CHUNK))
+        here, there = (E.Add(E.Add(s.lo, begun), n) for n in (way, own))
+        made: Stmts = []
+        named: Values = {}
+        for load in scattered(one.value):
+            beside = replace_shape(self.register("beside", load), (CHUNK,))
+            made.append(Declare(beside, E.const(0, load.dtype)))
+            taken = _named([Set(beside, (way,), load)], checks)
+            each = (For(s.var, here, E.Add(here, index(1)), taken),)
+            made.append(For(way, index(0), index(CHUNK), each, LoopKind.UNROLL))
+            named[load] = Peek(beside, (own,))
+        left = self.register("left", E.const(0, int32))
+        term = self.register("term", one.value)
+        on = E.Less(E.Cast(own, int32), Peek(left, ()))
+        nothing = one.combiner.identity(one.value.dtype)
+        added = Combine(sums, (own,), one.combiner, E.If(on, Peek(term, ()), nothing))
+        joined = Combine(total, (), one.combiner, Peek(sums, (last,)))
+        value = spelled(spelled(one.value, named), {s.var: there})
+        lanes = (Declare(term, value), added)
+        body = (
+            *made,
+            Declare(left, E.Cast(E.minimum(E.subtract(count, begun), index(CHUNK)), int32)),
+            For(own, index(0), index(CHUNK), lanes, LoopKind.VECTOR),
+        )
+        return [
+            Declare(sums, nothing),
+            For(turn, index(0), turns, body),
+            For(last, index(0), index(CHUNK), (joined,), LoopKind.VECTOR),
         ]
-        parts = [Peek(sums, (index(n),)) for n in range(WAYS)]
-        return [*made, *(Combine(total, (), one.combiner, p) for p in parts)]
 
     def row(self, s: For, row: For, one: StoreCombine, known: Values, checks: list[Check]) -> Stmts:
         """Sums for a short row of places."""
@@ -327,6 +414,28 @@ class _Ranges:
             changed = (with_roots(i, lambda e: spelled(e, named)) for i in body)
             s = replace(s, body=tuple(changed))
         return held, s
+
+
+def _rows(
+    s: Stmt, quick: Stmts, slow: Stmts, passed: Iterable[tuple[For, Expr, Expr]]
+) -> tuple[For, For, For] | None:
+    """A loop over rows, with its quick and slow one, whose inner loops all begin and end at the
+    same places, which its variable tells; None where it is another.
+    """
+    first, *others = passed
+    fast, checked = quick[0], slow[0]
+    if not (isinstance(s, For) and isinstance(fast, For) and isinstance(checked, For)):
+        return None
+    leaves = {n for e in first[1:] for n in walk(e) if isinstance(n, Var | Peek)}
+    alike = len(quick) == len(slow) == 1 and all(o == first for o in others)
+    plain = E.is_const(s.lo, 0) and isinstance(s.hi, E.Const) and s.step == 1
+    told = alike and plain and {s.var} <= leaves <= {s.var, first[0].hi}
+    return (s, fast, checked) if told and fast.var is checked.var is s.var else None
+
+
+def _literal(e: Expr) -> int:
+    assert isinstance(e, E.Const)
+    return int(e.value)
 
 
 def replace_shape(register: Register, shape: tuple[int, ...]) -> Register:
@@ -421,26 +530,12 @@ def pruned(body: Iterable[Stmt]) -> Stmts:
 def _places(c: Check) -> tuple[Expr, Expr | None, Expr]:
     """What stands for an index behind its check: clamped; of 32 bits shorter; itself."""
     assert isinstance(c.extent, E.Const)
-    clamped = E.minimum(E.maximum(c.index, index(0)), index(_extent(c) - 1))
+    clamped = E.minimum(E.maximum(c.index, index(0)), index(_literal(c.extent) - 1))
     narrow = c.index.value if isinstance(c.index, E.Cast) else None
     if narrow is None or narrow.dtype is not int32:
         return clamped, None, c.index
     plain = E.Cast(E.Cast(narrow, uint32), int64)
     return clamped, E.If(E.Less(plain, c.extent), plain, index(0)), c.index
-
-
-def _extent(c: Check) -> int:
-    assert isinstance(c.extent, E.Const)
-    return int(c.extent.value)
-
-
-def _inside(c: Check) -> Expr:
-    """Whether a check is passed."""
-    narrow = c.index.value if isinstance(c.index, E.Cast) else None
-    if narrow is not None and narrow.dtype is int32 and _extent(c) <= uint32.range()[1]:
-        return E.Less(E.Cast(narrow, uint32), E.const(_extent(c), uint32))
-    own = c.index
-    return E.And(E.logical_not(E.Less(own, index(0))), E.Less(own, c.extent))
 
 
 def _renamed(body: Iterable[Stmt], named: Values) -> tuple[Stmt, ...]:
@@ -482,22 +577,7 @@ def _named(body: Iterable[Stmt], checks: list[Check]) -> tuple[Stmt, ...]:
     made = tuple(body)
     for n, c in enumerate(checks):
         clamped, short, own = _places(c)
-        place = Var(f"passed_{n}", 0, _extent(c) - 1)
+        place = Var(f"passed_{n}", 0, _literal(c.extent) - 1)
         named: Values = {clamped: place} if short is None else {clamped: place, short: place}
         made = (For(place, own, E.Add(own, index(1)), _renamed(made, named)),)
     return made
-
-
-def _arrays(e: Expr) -> set[Array]:
-    return {n.array for n in walk(e) if isinstance(n, Load)}
-
-
-def _loaded(s: Stmt) -> set[Array]:
-    return {a for e in roots(s) for a in _arrays(e)}
-
-
-def _written(body: Sequence[Stmt]) -> set[Array]:
-    """The arrays that statements write."""
-    own = list(statements(body))
-    turned = {s.target for s in own if isinstance(s, Transpose)}
-    return turned | {s.array for s in own if isinstance(s, Store | StoreCombine)}

@@ -376,11 +376,11 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def _array(self) -> Array:
         node = self._node
-        if type(node) is Deferred and current() is None:
-            if node.result is None:
+        if current() is None:
+            if type(node) is Deferred and node.result is None:
                 evaluate([node])
-            if node.result is not None:
-                return node.result.array
+            if (ready := known(node)) is not None:
+                return ready.array
         realize([self])
         return array_of(self)
 

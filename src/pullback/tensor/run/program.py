@@ -348,7 +348,8 @@ def _ready(arguments: tuple[Any, ...]) -> list[Held] | None:
     ready = []
     for argument in arguments:
         if isinstance(argument, Handle):
-            value = known(argument._node) or result_of(argument._value)
+            node = argument._node
+            value = node if isinstance(node, Held) else known(node) or result_of(argument._value)
         elif type(argument) is np.ndarray:
             value = shared(argument, "argument")
         else:

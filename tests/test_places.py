@@ -101,6 +101,21 @@ def test_by_key(function: Made, kind: str) -> None:
     beside(both(function, 1), m, key, wanted="accumulate")
 
 
+def test_maps_that_are_read_twice_at_each_level_are_looked_at_once() -> None:
+    """Of 60 levels there are 2**60 ways down to the table."""
+
+    def made(table: Any, places: Any, weights: Any) -> Any:
+        rows = table[places]
+        for _ in range(60):
+            rows = 0.5 * rows + 0.5 * rows[::-1]
+        return rows @ weights
+
+    given = RNG.random((EDGES, WIDE)), RNG.integers(0, EDGES, NODES), RNG.random((WIDE, 3))
+    (product,) = run(made, list(given))
+    rows = given[0][given[1]]
+    np.testing.assert_allclose(product, (rows + rows[::-1]) / 2 @ given[2])
+
+
 def test_no_number_wins_its_group_alone() -> None:
     key = RNG.integers(0, NODES, EDGES)
     m = RNG.normal(size=(EDGES, WIDE))

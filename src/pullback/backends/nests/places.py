@@ -155,15 +155,21 @@ def _read_again(ns: Prices, d: Definition) -> Iterator[Definition]:
 
 
 def _gathered(d: Definition) -> Iterator[Take]:
-    """Reads at data of a map, and of maps that may be written into it."""
-    for take in d.reads:
-        source = take.source
-        if take.is_data:
-            yield take
-            continue
-        free = isinstance(source, Definition) and source.keep is not Keep.ALWAYS
-        if isinstance(source, Definition) and free and isinstance(source.form, Map):
-            yield from _gathered(source)
+    """Reads at data of a map, and of maps that may be written into it, each once."""
+    pending, seen = [d], {d}
+    while pending:
+        for take in pending.pop().reads:
+            source = take.source
+            if take.is_data:
+                yield take
+            elif isinstance(source, Definition) and source not in seen and _written_in(source):
+                seen.add(source)
+                pending.append(source)
+
+
+def _written_in(d: Definition) -> bool:
+    """Whether a map may be written into who reads it."""
+    return isinstance(d.form, Map) and d.keep is not Keep.ALWAYS
 
 
 def _by_place(e: Expr) -> list[int]:

@@ -108,7 +108,7 @@ def test_maps_that_are_read_twice_at_each_level_are_looked_at_once() -> None:
         rows = table[places]
         for _ in range(60):
             rows = 0.5 * rows + 0.5 * rows[::-1]
-        return rows @ weights
+        return (rows @ weights,)
 
     given = RNG.random((EDGES, WIDE)), RNG.integers(0, EDGES, NODES), RNG.random((WIDE, 3))
     (product,) = run(made, list(given))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pullback.errors import UnsupportedError
+from pullback.errors import GradientError, UnsupportedError
 from pullback.grad.reverse import gradients
 from pullback.ir.graph import Definition, Value
 from pullback.tensor.record.trace import Handle, Trace, current
@@ -104,7 +104,8 @@ def set_grad(leaf: Tensor, grad: Tensor | None) -> None:
 def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
     """The gradient of `output` by every leaf it was computed from.
 
-    Raises: GradientError for a non-scalar without `head`.
+    Raises: GradientError for a non-scalar without `head`, and where there is no leaf, as below what
+    a program gave that was called by itself.
     """
     leaves: dict[Value, Tensor] = {}
     stack = [output]
@@ -122,6 +123,10 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
             if source not in seen:
                 seen.add(source)
                 stack.append(source)
+    if not leaves:
+        what = "backward comes to no tensor that asks for a gradient"
+        help = "requires_grad; and call a compiled function and `backward` under one `pb.jit`"
+        raise GradientError(what, help=help, code="E226")
     wanted = list(leaves)
     results = gradients(output, wanted, head)
     return list(zip(leaves.values(), results, strict=True))

@@ -422,9 +422,10 @@ def test_an_identity_is_not_inherited(
 
 def test_tuned_schedules_are_of_a_backend(tmp_path: Path) -> None:
     kernel = Kernel("k", (), ())
-    rows = {
-        Key.of(kernel, Target(), 1, name): Tuned("k", (), 2.0, us) for name, us in TIMES.items()
-    }
+    choices = (("tasks", 1),)
+    keys = [Key.of(kernel, Target(), 1, name) for name in TIMES]
+    tuned = [Tuned("k", choices, 2.0, us) for us in TIMES.values()]
+    rows = dict(zip(keys, tuned, strict=True))
     write(tmp_path / FILE, rows)
     for name, us in TIMES.items():
         known = chooser(tmp_path, 1, (), name, scheduled)

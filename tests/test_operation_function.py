@@ -76,6 +76,7 @@ def kernels(function: Callable[..., Any], examples: tuple[Any, ...]) -> str:
     jitted = pb.jit(lambda *tensors: function(*tensors), shapes=shapes)
     jitted(*arrays)
     text = jitted.program.explain().partition("== kernel")[2]
+    text = re.sub(r" \(\S+:\d+\)", "", text)  # where they come from
     return re.sub(r"\b_*([A-Za-z]\w*?)(_\d+)?\b", r"\1", text)  # names, but for their numbers
 
 

@@ -37,6 +37,10 @@ def compiled(function: Callable[..., Any], *given: Any) -> Callable[[], Any]:
     return lambda: program(*given).numpy()
 
 
+def by_activations(x: Any, w: Any) -> Any:
+    return pb.quantised.linear8(*pb.quantised.activations(x), w)
+
+
 def quantised(size: int) -> dict[str, float]:
     """A batch of one by `size` x `size` weights."""
     rng = np.random.default_rng(0)
@@ -49,8 +53,7 @@ def quantised(size: int) -> dict[str, float]:
         name = f"{bits} bits" + (f", groups of {group}" if group else "")
         runs[name] = compiled(pb.quantised.linear, x, w)
         if bits == 8 and group is None:
-            linear8 = lambda x, w: pb.quantised.linear8(*pb.quantised.activations(x), w)  # noqa: E731
-            runs["int8 by int8"] = compiled(linear8, x, w)
+            runs["int8 by int8"] = compiled(by_activations, x, w)
     try:
         import torch
     except ImportError:

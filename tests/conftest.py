@@ -66,10 +66,11 @@ def pytest_collection_modifyitems(
     _sample(items)
     yield
     every = config.getoption("every")
-    left = [item for item in items if zlib.crc32(item.nodeid.encode()) % every]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [i for i in items if not zlib.crc32(i.nodeid.encode()) % every]
+    picked, left = [], []
+    for item in items:
+        (left if zlib.crc32(item.nodeid.encode()) % every else picked).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = picked
 
 
 def _sample(items: list[pytest.Item]) -> None:

@@ -85,12 +85,21 @@ def test_the_reason_and_the_line(name: str) -> None:
     assert times > 2 and least > 0 and most <= 1.01 * times * least
 
 
-def test_what_begins_is_the_reason_of_the_smallest() -> None:
+def test_a_launch_is_part_of_the_limit() -> None:
     compiled = pb.jit(lambda x: pb.exp(x) / 3, options=OPTIONS)
     compiled(floats(5))
     (kernel,) = compiled.program.distinct()
     assert limit(kernel, TARGET) >= TARGET.profile.rate("launch", "launch")
     assert sentences(lambda x: pb.exp(x) / 3, floats(5)) == [""]
+
+
+def test_tasks_that_take_longer_than_their_work_are_the_reason() -> None:
+    compiled = pb.jit(lambda x: x + 1, options=OPTIONS)
+    compiled(floats(64, 8))
+    (kernel,) = compiled.program.distinct()
+    made = scheduled(kernel, TARGET, (("tasks", 16), ("tile.0", 4)))
+    said = held_back(kernel, lowered(kernel, made, marks=True), TARGET)
+    assert said.endswith("us begin its 16 tasks")
 
 
 def test_marks_cost_nothing() -> None:

@@ -95,8 +95,8 @@ def tune(
         choices = () if record is None else record.choices
         with out.working(f"{bench.kernel.name}: {seconds:.0f} s"):
             outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
-        record = record_of(outcome) if outcome.choices else None
-        changes[Key.of(bench.kernel, target, threads, backend.name)] = record
+        key = Key.of(bench.kernel, target, threads, backend.name)
+        changes[key] = record_of(outcome) if outcome.choices else None
         rows.append(_row(outcome))
         out.tell(**rows[-1])
     before = read(path)

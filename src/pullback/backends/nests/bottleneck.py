@@ -9,14 +9,13 @@ launch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
 
 from pullback.backends.nests.ports import NAMES
-from pullback.backends.nests.price import Region, Spent, Walk, nest_price, walked
+from pullback.backends.nests.price import Place, Region, Spent, Walk, nest_price, walked
 from pullback.backends.nests.ranges import lowered
-from pullback.backends.nests.reuse import Access
+from pullback.backends.nests.reuse import Access, Level
 from pullback.backends.nests.samples import SAMPLES
 from pullback.config import Ints
 from pullback.cost.facts import size_bytes
@@ -59,7 +58,7 @@ def held_back(kernel: Kernel, routine: Routine, target: Target) -> str:
         by_stages.setdefault(walker.of(spent.region), []).append(spent)
     stages, most = max(by_stages.items(), key=lambda item: sum(s.ns for s in item[1]))
     own = [kernel.every[n] for n in stages] or list(kernel.every)
-    stage = max(own, key=lambda s: _cost(s))
+    stage = max(own, key=_cost)
     ns = sum(s.ns for s in most)
     origin = stage.target.origin
     place = "" if origin is None else f" ({origin.place})"
@@ -82,7 +81,7 @@ class Marked(Walk):
         """Those beyond the nearest."""
         return [m.name for m in self.machine.memories[1:]]
 
-    def region(self, path: Any, turns: float, executions: float) -> Region:
+    def region(self, path: tuple[Level, ...], turns: float, executions: float) -> Region:
         """With the stages that were marked last."""
         made = super().region(path, turns, executions)
         self.around[id(made)] = self.stages
@@ -92,7 +91,7 @@ class Marked(Walk):
         """The stages that are marked in a region, else those of the loops around it."""
         return self.inside.get(id(region)) or self.around[id(region)]
 
-    def statement(self, s: Stmt, region: Region, place: Any, seen: set[Node]) -> None:
+    def statement(self, s: Stmt, region: Region, place: Place, seen: set[Node]) -> None:
         """What a mark says holds from there on."""
         if isinstance(s, Mark):
             self.stages = s.stages
@@ -100,7 +99,7 @@ class Marked(Walk):
             self.inside[id(region)] = tuple(sorted({*before, *s.stages}))
         super().statement(s, region, place, seen)
 
-    def spent(self) -> Any:
+    def spent(self) -> Iterator[Spent]:
         """Kept, to be looked at by stages."""
         self.regions_spent = list(super().spent())
         return iter(self.regions_spent)

@@ -86,7 +86,7 @@ def walked(walker: Walk) -> None:
         walker.values[routine.task] = 0.0
         body = (*body, *routine.finish)
     path = (Level(1.0),)
-    walker.block(body, walker.region(path, 1.0, 1.0), _Place(path))
+    walker.block(body, walker.region(path, 1.0, 1.0), Place(path))
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a statement stands: the loops around, those written out, lanes."""
 
     path: tuple[Level, ...]
@@ -144,12 +144,12 @@ class Walk:
 
     # -- statements
 
-    def block(self, body: Iterable[Stmt], region: Region, place: _Place) -> None:
+    def block(self, body: Iterable[Stmt], region: Region, place: Place) -> None:
         seen: set[Node] = set()
         for statement in body:
             self.statement(statement, region, place, seen)
 
-    def statement(self, s: Stmt, region: Region, place: _Place, seen: set[Node]) -> None:
+    def statement(self, s: Stmt, region: Region, place: Place, seen: set[Node]) -> None:
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         match s:
             case For():
@@ -189,13 +189,13 @@ class Walk:
                 ports.load += reader.unit("load")
 
     def value_read(
-        self, array: Array, offset: Expr, region: Region, place: _Place, seen: set[Node]
+        self, array: Array, offset: Expr, region: Region, place: Place, seen: set[Node]
     ) -> None:
         load = Load(array, offset)
         self.reader.value(region.ports, load, dict(place.written), place.lane, seen)
         self.access(array, offset, region, place, False)
 
-    def combine(self, s: Combine, region: Region, place: _Place, seen: set[Node]) -> None:
+    def combine(self, s: Combine, region: Region, place: Place, seen: set[Node]) -> None:
         """A sum: the multiply-add is one instruction; sums of one register wait for one another."""
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         self.read(s.value, region, place)
@@ -206,7 +206,7 @@ class Walk:
             reader.value(ports, kid, written, lane, seen)
         self.added(s, fused, region, place)
 
-    def added(self, s: Combine, fused: bool, region: Region, place: _Place) -> None:
+    def added(self, s: Combine, fused: bool, region: Region, place: Place) -> None:
         """The instruction that adds to a sum, its factors in registers."""
         reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
         count, apart = 1.0, 1.0
@@ -229,7 +229,7 @@ class Walk:
             before = ports.chains.get(s.register, 0.0)
             ports.chains[s.register] = before + count / apart * wait
 
-    def dot(self, s: For, region: Region, place: _Place, inner: _Place) -> bool:
+    def dot(self, s: For, region: Region, place: Place, inner: Place) -> bool:
         """Whether a loop over the elements of a word is one instruction, then priced here."""
         dot, lane = dot_of(s, self.facts, self.target), place.lane
         if dot is None or lane is None or not self.per_lane(dot.combine, lane):
@@ -265,7 +265,7 @@ class Walk:
                 longest[node] = max(below) + wait
         return longest.get(root, 0.0)
 
-    def transpose(self, s: Transpose, region: Region, place: _Place) -> None:
+    def transpose(self, s: Transpose, region: Region, place: Place) -> None:
         """A panel copied: a region of its own."""
         rows, columns = self.number(s.rows), self.number(s.columns)
         size = s.source.dtype.itemsize
@@ -304,7 +304,7 @@ class Walk:
 
     # -- loops
 
-    def loop(self, s: For, region: Region, place: _Place) -> None:
+    def loop(self, s: For, region: Region, place: Place) -> None:
         lo, hi = self.number(s.lo), self.number(s.hi)
         turns = max(0.0, ceil((hi - lo) / s.step))
         if turns <= 0:
@@ -360,7 +360,7 @@ class Walk:
             if isinstance(s, Guard | For):
                 yield from self.trips(s.body)
 
-    def lanes(self, s: For, lo: float, turns: float, region: Region, place: _Place) -> None:
+    def lanes(self, s: For, lo: float, turns: float, region: Region, place: Place) -> None:
         """Whole vectors `unroll` at a time, then masked ones; short ones are written out."""
         count = self.plan.loops[s.var]
         own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
@@ -387,13 +387,13 @@ class Walk:
         if whole:
             inner = self.region(path, whole, executions)
             inner.ports.scalar += self.reader.unit("turn") / 2
-            self.block(s.body, inner, _Place(path, (), lane))
+            self.block(s.body, inner, Place(path, (), lane))
         rest = ceil((turns - whole * groups * count) / count)
         if rest:
             tail = self.region(path, rest, executions)
             tail.ports.scalar += self.reader.unit("turn")
             at = len(self.regions)
-            self.block(s.body, tail, _Place(path, (), Lane(varying, count, 1, 1.0)))
+            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, 1.0)))
             for one in self.regions[at - 1 :] if whole else ():
                 one.accesses.clear()
                 one.ports.across = 0.0
@@ -476,9 +476,7 @@ class Walk:
             scattered = True
         return tuple((level, step, min(n, span)) for level, step, n in terms), scattered
 
-    def access(
-        self, array: Array, offset: Expr, region: Region, place: _Place, write: bool
-    ) -> None:
+    def access(self, array: Array, offset: Expr, region: Region, place: Place, write: bool) -> None:
         size = array.dtype.itemsize
         terms, scattered = self.moved(offset, size)
         if scattered:  # each touches a line of its own
@@ -501,7 +499,7 @@ class Walk:
     def keep(self, region: Region, access: Access) -> None:
         region.accesses.append(access)
 
-    def read(self, root: Expr, region: Region, place: _Place) -> None:
+    def read(self, root: Expr, region: Region, place: Place) -> None:
         """Every load below an expression."""
         for node in walk(root):
             if isinstance(node, Load):

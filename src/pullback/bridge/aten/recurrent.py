@@ -82,12 +82,14 @@ def _steps(gx: Any, w: Any, b: Any, h: Any, c: Any, kind: str, back: bool) -> Re
 def _adjoint(
     head: Any, last: Any, gx: Any, gh: Any, w: Any, h: Any, c: Any, kind: str, back: bool
 ) -> Results:
+    def run(x: Any, g: Any, *s: Any) -> Any:
+        return _next(kind, x, g, s)
+
     carry: Results = (torch.zeros_like(h[0]), last)[: 1 + (kind == "lstm")]
     rows: dict[int, Results] = {}
     for t in _order(gx.shape[0], not back):
         state = (h[t], c[t]) if kind == "lstm" else (h[t],)
         heads = (carry[0] + head[t], *carry[1:])
-        run = lambda x, g, *s: _next(kind, x, g, s)  # noqa: E731
         dx, dg, *before = torch.func.vjp(run, gx[t], gh[t], *state)[1](heads)
         rows[t] = (dx, dg)
         carry = (before[0] + dg @ w, *before[1:])

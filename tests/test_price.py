@@ -120,6 +120,15 @@ def test_functions_by_their_table() -> None:
     assert before.arithmetic > 1.5 * after.arithmetic
 
 
+def test_a_quotient_by_a_power_of_two_is_a_shift() -> None:
+    def quotients(by: int) -> float:
+        return priced(
+            lambda x: pb.astype(pb.astype(x, "int32") // by, "float32"), (4096,)
+        ).arithmetic
+
+    assert quotients(5) > 1.5 * quotients(16)
+
+
 def test_sums_that_wait_for_one_another() -> None:
     """One sum after the other, and four beside one another."""
 

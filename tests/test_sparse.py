@@ -350,6 +350,23 @@ def test_rows_in_any_order_share_no_block() -> None:
             pb.jit(between)(pb.tensor(a.data), pb.tensor(indices), *given).numpy()
 
 
+@pytest.mark.parametrize("at", [0, 1, 450, 899])
+def test_rows_that_ask_for_more_than_there_is(at: int) -> None:
+    """Bounds beyond the values are those of the loop: what lies before and behind is not read."""
+    a = uneven(900, 70, 40)
+    x = dense(70, None)
+    starts, stops = a.indptr[:-1].copy(), a.indptr[1:].copy()
+    starts[at], stops[at] = -1000, a.nnz + 1000
+    want = a @ x
+    want[at] = (a.data * x[a.indices]).sum()
+    given = [pb.tensor(v) for v in (a.data, a.indices, starts, stops, x)]
+    same(pb.jit(between)(*given).numpy(), want, 1e-11)
+    starts, stops = a.indptr[:-1].copy(), a.indptr[1:].copy()
+    starts[0], stops[-1] = -1000, a.nnz + 1000
+    given = [pb.tensor(v) for v in (a.data, a.indices, starts, stops, x)]
+    same(pb.jit(between)(*given).numpy(), a @ x, 1e-12)
+
+
 def test_other_guards_stay() -> None:
     """A guard whose other side is no identity bounds nothing."""
     n, x = pb.tensor(np.array([3, 1])), pb.tensor(np.arange(12.0).reshape(2, 6))

@@ -138,7 +138,10 @@ def _rows(y: Tensor, w: Weights) -> Tensor:
 
 
 def _nibbles(x: Tensor, values: Tensor) -> Tensor:
-    """``sum[k] x[.., g, h, 2k] low[a, k of g h, r] + x[.., g, h, 2k + 1] high[a, k of g h, r]``"""
+    """``sum[k] x[.., g, h, 2k] low[a, k of g h, r] + sum[k] x[.., g, h, 2k + 1] high[a, k, r]``
+
+    Two sums, each of plain products: multiply-adds in one loop over the bytes.
+    """
     groups, pieces, piece = map(literal, x.shape[-3:])
     half = piece // 2
     k = axis(half)
@@ -148,8 +151,8 @@ def _nibbles(x: Tensor, values: Tensor) -> Tensor:
         byte = O.astype(values[a, (g * pieces + h) * half + k, r], int32)
         low = O.astype(M.bitwise_and(byte, 15) - 8, x.dtype)
         high = O.astype(M.bitwise_right_shift(byte, 4), x.dtype)
-        pair = x[(*front, g, h, 2 * k)] * low + x[(*front, g, h, 2 * k + 1)] * high
-        return O.sum(pair, over=k)
+        even = O.sum(x[(*front, g, h, 2 * k)] * low, over=k)
+        return even + O.sum(x[(*front, g, h, 2 * k + 1)] * high, over=k)
 
     shape = (*x.shape[:-3], values.shape[0], groups, pieces, PANEL)
     sums = compute(shape, total, name="nibbles")

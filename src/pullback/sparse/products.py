@@ -61,7 +61,7 @@ def csr_transposed_matmul(
 
 @shaped("values: float[k], rows: int[k], columns: int[k], x: float[m, ...]")
 def coo_matmul(values: Tensor, rows: Tensor, columns: Tensor, x: Tensor, count: int) -> Tensor:
-    """``y[rows[p], j] += values[p] x[columns[p], j]``, `count` rows; in the order of the values.
+    """``y[rows[p], j] += values[p] x[columns[p], j]``, `count` rows.
 
     Derivatives by `values` and `x`. The transpose is that of rows and columns changed about.
     Raises: ShapeError, E593, for other ranks; IndexRangeError where the program runs for places

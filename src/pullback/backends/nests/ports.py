@@ -29,7 +29,7 @@ FREE = (E.Const, Var, Peek, E.Axis, E.Size)
 PICKED = 4  # strides up to which whole vectors are loaded and lanes picked
 LATENCY = 3.0  # times as long as in flow until a function's value is there
 WINDOW = 300.0  # instructions that a processor looks ahead
-QUOTIENT = 6  # plain operations of an integer's quotient by a constant
+QUOTIENT = 6  # plain operations of an integer's quotient by a constant; of a power of two one
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Reader:
         if known and e.dtype.is_float:
             return known * max(1.0, self.target.vector / self.machine.vector)
         if isinstance(e, E.FloorDiv | E.Mod):
-            return QUOTIENT * self.scaled("plain")
+            return _quotient(e) * self.scaled("plain")
         if isinstance(e, E.Cast) and e.to == e.value.dtype:
             return 0.0
         return self.scaled("multiply_add" if isinstance(e, E.Mul | E.Add) else "plain")
@@ -180,7 +180,7 @@ class Reader:
         name = e.name if isinstance(e, Native) else NAMES.get(type(e), "")
         if e.dtype.is_float and name in self.machine.tables["float32"]:
             return self.operation(e)
-        return self.unit("scalar") * (QUOTIENT if isinstance(e, E.FloorDiv | E.Mod) else 1)
+        return self.unit("scalar") * (_quotient(e) if isinstance(e, E.FloorDiv | E.Mod) else 1)
 
     def stride(self, offset: Expr, lane: Lane) -> int | None:
         """Elements between lanes; None where it is not one number."""
@@ -297,6 +297,12 @@ class Reader:
         steps = [form.const, *(c for a, c in form.terms if isinstance(a, Var) and a.hi > a.lo)]
         whole = all(s * size % LINE in (0, size * (s == 1)) for s in steps)
         return 0.0 if whole else min(1.0, self.target.vector / LINE)
+
+
+def _quotient(e: E.FloorDiv | E.Mod) -> int:
+    """Plain operations: a shift or a mask by a power of two."""
+    by = e.right
+    return 1 if isinstance(by, E.Const) and int(by.value).bit_count() == 1 else QUOTIENT
 
 
 def peeked(root: Expr) -> set[Register]:

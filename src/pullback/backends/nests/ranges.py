@@ -10,17 +10,30 @@ is in bounds. The order of what is added stays. Bounds read memory that the rout
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pullback.algebra.bounds import Intervals
 from pullback.algebra.linear import Linear, linear
+from pullback.backends.nests.checks import (
+    Names,
+    Values,
+    as_passed,
+    cheap,
+    literal,
+    look,
+    pruned,
+    renamed,
+    shaped,
+    spelled,
+    without,
+)
+from pullback.backends.nests.parts import in_parts
 from pullback.backends.nests.steady import steadied
 from pullback.backends.nests.touched import arrays, loaded, scattered, written_by
 from pullback.ir import expr as E
-from pullback.ir.dtype import bool_, int32, int64, uint32
+from pullback.ir.dtype import bool_, int32, int64
 from pullback.ir.expr import Expr, evaluated, index
-from pullback.ir.graph import ALL, MAX
+from pullback.ir.graph import ALL
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import (
     Array,
@@ -51,8 +64,10 @@ from pullback.simplify.guards import conjuncts
 
 
 def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
-    """The nest of a kernel, its loops between the bounds that guards over data leave."""
-    return steadied(ranged(lower(kernel, schedule, marks=marks)))
+    """The nest of a kernel, its loops between the bounds that guards over data leave; sums for
+    places that are data in parts.
+    """
+    return steadied(in_parts(ranged(lower(kernel, schedule, marks=marks))))
 
 
 def ranged(routine: Routine) -> Routine:
@@ -75,9 +90,15 @@ WAITING = 64  # sums of a row that wait in registers
 #   8                     9    29    40   112
 #   16                   14    25    42   110
 CHUNK = 8
+# Likewise of terms that go to places that are data, us of a loop in C, SciPy beside it:
+#   values a row          3    10    20   100   20,000^2, 10
+#   SciPy                11    25    43   263   273
+#   one by one            7    21    38   276   261
+#   4                     8    14    25   147   208
+#   8                    14    22    36   179   258
+SPREAD = 4
 BLOCK = 4096  # terms whose checks are made before: their indices lie in the nearest cache
-Values = dict[Node, Node]  # what a register that is never set holds
-Passed = dict[Check, tuple[For, Expr, Expr]]  # checks; of which loops, their first and last turn
+Passed = dict[Check, "_Loop"]  # checks, and of which loops they are
 
 
 @dataclass(frozen=True)
@@ -89,6 +110,16 @@ class _Bounds:
     hi: list[Expr]
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """A loop and its ends; `asked`: what they are where that lies within the loop's own bounds."""
+
+    loop: For
+    first: Expr
+    last: Expr
+    asked: tuple[Expr, Expr]
+
+
 class _Ranges:
     """What a routine writes, and names for new registers."""
 
@@ -98,14 +129,10 @@ class _Ranges:
         for s in own:
             if isinstance(s, Set | Combine):
                 self.changed.add(s.register)
-        self.count = 0
+        self.names = Names()
         # Checks that were made before.
         self.passed: Passed | None = None
         self.most = Register("most", int64)  # up to where
-
-    def register(self, name: str, like: Expr) -> Register:
-        self.count += 1
-        return Register(f"{name}_{self.count}", like.dtype)
 
     def block(self, body: Iterable[Stmt], known: Values) -> Stmts:
         """Statements in order, each told what the registers before it hold."""
@@ -125,7 +152,7 @@ class _Ranges:
         block by block, where it is one over rows.
         """
         slow = self.block([s], {})
-        self.passed, self.most = {}, self.register("most", index(0))
+        self.passed, self.most = {}, self.names.register("most", index(0))
         quick = self.block([s], {})
         passed, self.passed = self.passed, None
         if not passed:
@@ -133,25 +160,28 @@ class _Ranges:
         rows = _rows(s, quick, slow, passed.values())
         if rows is not None:
             return [self.blocks(*rows, passed)]
-        ends = [loop.hi for loop, _, _ in passed.values()]
+        ends = [own.loop.hi for own in passed.values()]
         most = Declare(self.most, functools.reduce(E.minimum, ends))
         looks, good = self.looks(passed, None)
         return [most, *looks, Guard(good, tuple(quick)), Guard(E.logical_not(good), tuple(slow))]
 
     def blocks(self, s: For, quick: For, slow: For, passed: Passed) -> For:
         """Rows in blocks whose terms a cache holds, as all rows of one lie between its ends."""
-        inner, first, last = next(iter(passed.values()))
-        size = max(1, BLOCK * _literal(s.hi) // max(1, inner.var.hi))
-        block = Var(f"{s.var.name}_block", 0, -(-_literal(s.hi) // size) - 1)
+        own = next(iter(passed.values()))
+        inner, first, last = own.loop, own.first, own.last
+        size = max(1, BLOCK * literal(s.hi) // max(1, inner.var.hi))
+        block = Var(f"{s.var.name}_block", 0, -(-literal(s.hi) // size) - 1)
         begin = E.Mul(block, index(size))
         end = E.minimum(s.hi, E.Add(begin, index(size)))
-        low, high = self.register("low", index(0)), self.register("high", index(0))
-        rising = self.register("rising", E.const(True, bool_))
-        outside = E.Or(E.Less(first, Peek(low, ())), E.Less(Peek(high, ()), last))
+        low, high = self.names.register("low", index(0)), self.names.register("high", index(0))
+        rising = self.names.register("rising", E.const(True, bool_))
+        outside = E.Or(E.Less(own.asked[0], Peek(low, ())), E.Less(Peek(high, ()), own.asked[1]))
         look = Combine(rising, (), ALL, E.logical_not(outside))
         most = E.minimum(inner.hi, E.Add(Peek(high, ()), index(CHUNK - 1)))
         looks, good = self.looks(passed, (Peek(low, ()), Peek(self.most, ())))
         good = E.And(Peek(rising, ()), good)
+        within: Values = dict(zip((first, last), own.asked, strict=True))
+        quick = replace(quick, lo=begin, hi=end, body=renamed(quick.body, within))
         body = (
             Declare(low, spelled(first, {s.var: begin})),
             Declare(high, spelled(last, {s.var: E.subtract(end, index(1))})),
@@ -159,7 +189,7 @@ class _Ranges:
             Declare(rising, E.const(True, bool_)),
             For(s.var, begin, end, (look,), LoopKind.VECTOR, unroll=2),
             *looks,
-            Guard(good, (replace(quick, lo=begin, hi=end),)),
+            Guard(good, (quick,)),
             Guard(E.logical_not(good), (replace(slow, lo=begin, hi=end),)),
         )
         return For(block, index(0), index(block.hi + 1), body)
@@ -168,29 +198,18 @@ class _Ranges:
         """A look at each index, of whole loops or between `ends`; whether all are passed."""
         made: Stmts = []
         good: Expr | None = None
-        for check, (loop, _, _) in passed.items():
-            joined, inside = self.looked(check)
+        for check, own in passed.items():
+            joined, inside = look(check, self.names)
             register, combiner = joined.register, joined.combiner
             made.append(Declare(register, combiner.identity(register.dtype)))
-            lo, hi = ends or (loop.lo, loop.hi)
-            made.append(For(loop.var, lo, hi, (joined,), LoopKind.VECTOR, unroll=4))
+            lo, hi = ends or (own.loop.lo, own.loop.hi)
+            made.append(For(own.loop.var, lo, hi, (joined,), LoopKind.VECTOR, unroll=4))
             good = inside if good is None else E.And(good, inside)
         assert good is not None
         return made, good
 
-    def looked(self, c: Check) -> tuple[Combine, Expr]:
-        """What a look at an index adds to a register, and what that then says of all of them."""
-        narrow = c.index.value if isinstance(c.index, E.Cast) else None
-        if narrow is not None and narrow.dtype is int32 and _literal(c.extent) <= uint32.range()[1]:
-            most = self.register("most", E.const(0, uint32))
-            joined = Combine(most, (), MAX, E.Cast(narrow, uint32))
-            return joined, E.Less(Peek(most, ()), E.const(_literal(c.extent), uint32))
-        whole = self.register("passed", E.const(True, bool_))
-        inside = E.And(E.logical_not(E.Less(c.index, index(0))), E.Less(c.index, c.extent))
-        return Combine(whole, (), ALL, inside), Peek(whole, ())
-
     def unchecked(
-        self, s: For, ends: tuple[Expr, Expr], body: Stmts, known: Values
+        self, s: For, own: _Loop, body: Stmts, known: Values
     ) -> tuple[Stmts, list[Check]]:
         """`body` without the checks that may be made before all loops, and these."""
         if self.passed is None:
@@ -198,12 +217,12 @@ class _Ranges:
         moved: list[Check] = []
         for c in statements(body):
             if isinstance(c, Check) and isinstance(c.extent, E.Const):
-                own = replace(c, index=spelled(c.index, known))
-                leaves = {n for n in walk(own.index) if isinstance(n, Var | Peek)}
-                if leaves == {s.var} and not arrays(own.index) & self.written:
-                    moved.append(own)
-        self.passed.update(dict.fromkeys(moved, (s, *ends)))
-        return _without(body, moved, known), moved
+                told = replace(c, index=spelled(c.index, known))
+                leaves = {n for n in walk(told.index) if isinstance(n, Var | Peek)}
+                if leaves == {s.var} and not arrays(told.index) & self.written:
+                    moved.append(told)
+        self.passed.update(dict.fromkeys(moved, own))
+        return without(body, moved, known), moved
 
     def remember(self, s: Stmt, known: Values, written: set[Array] | None = None) -> None:
         """What a register holds, as long as nothing is `written` that it was loaded from."""
@@ -228,12 +247,14 @@ class _Ranges:
             first = E.maximum(first, e)
         for e in bounds.hi:
             last = E.minimum(last, e)
-        free, checks = self.unchecked(s, (first, last), body, inside)
-        body = _cheap(free)
+        single = len(bounds.lo) == len(bounds.hi) == 1
+        asked = (bounds.lo[0], bounds.hi[0]) if single else (first, last)
+        free, checks = self.unchecked(s, _Loop(s, first, last, asked), body, inside)
+        body = cheap(free)
         within = dict(known)
         for inner in statements(body):
             self.remember(inner, within, written)
-        lo, hi = self.register("from", s.lo), self.register("to", s.hi)
+        lo, hi = self.names.register("from", s.lo), self.names.register("to", s.hi)
         ends = Peek(lo, ()), Peek(hi, ())
         loop = replace(s, lo=ends[0], hi=ends[1], body=tuple(body))
         return [Declare(lo, first), Declare(hi, last), *self.kept(loop, within, checks)]
@@ -293,9 +314,9 @@ class _Ranges:
         one = sums[0] if len(sums) == 1 else None
         row = next((i for i in s.body if isinstance(i, For)), None)
         taken = one is not None and any(one.array in loaded(i) for i in statements(s.body))
-        whole: Stmts = [replace(s, body=_named(s.body, checks))]
+        whole: Stmts = [replace(s, body=as_passed(s.body, checks))]
         if one is not None and not taken and row is None:
-            whole = self.number(s, one, known, checks) or whole
+            whole = self.number(s, one, known, checks) or self.spread(s, one, checks) or whole
         elif one is not None and not taken and row is not None and row.body[-1] is one:
             whole = self.row(s, row, one, known, checks) or whole
         return [Guard(E.Less(s.lo, s.hi), (*before, *whole))]
@@ -307,13 +328,13 @@ class _Ranges:
         offset = spelled(one.offset, known)
         if not self.steady(offset, s):
             return []
-        total = self.register("kept", one.value)
-        term = self.register("term", one.value)
+        total = self.names.register("kept", one.value)
+        term = self.names.register("term", one.value)
         joined = Combine(total, (), one.combiner, Peek(term, ()))
         body: Stmts = []
         for i in s.body:
             body += [Declare(term, one.value), joined] if i is one else [i]
-        scalar = replace(s, body=_named(body, checks))
+        scalar = replace(s, body=as_passed(body, checks))
         first = Declare(total, Load(one.array, offset))
         last = Store(one.array, offset, Peek(total, ()))
         if self.passed is None or s.body != (one,):
@@ -323,43 +344,81 @@ class _Ranges:
         return [first, Guard(inside, chunks), Guard(E.logical_not(inside), (scalar,)), last]
 
     def chunks(self, s: For, one: StoreCombine, total: Register, checks: list[Check]) -> Stmts:
-        """A sum, `CHUNK` terms at a time: what lies at places that are data is put side by side;
-        of the last chunk the terms beyond the end are left out.
+        """A sum, `CHUNK` terms at a time."""
+        sums = shaped(self.names.register("sums", one.value), (CHUNK,))
+        last = Var(f"{s.var.name}_last", 0, CHUNK - 1)
+        joined = Combine(total, (), one.combiner, Peek(sums, (last,)))
+
+        def add(lane: Var, term: Expr) -> Stmt:
+            return Combine(sums, (lane,), one.combiner, term)
+
+        return [
+            Declare(sums, one.combiner.identity(one.value.dtype)),
+            self.side_by_side(s, one, CHUNK, checks, add, lambda _: []),
+            For(last, index(0), index(CHUNK), (joined,), LoopKind.VECTOR),
+        ]
+
+    def spread(self, s: For, one: StoreCombine, checks: list[Check]) -> Stmts:
+        """Terms for places that are data, `SPREAD` at a time: nothing is added where the next ones
+        lie, which were looked at.
         """
-        sums = replace_shape(self.register("sums", one.value), (CHUNK,))
-        count = E.subtract(s.hi, s.lo)
-        turns = E.FloorDiv(E.Add(count, index(CHUNK - 1)), index(CHUNK))
-        turn, way = Var(f"{s.var.name}_turn", 0, s.var.hi), Var(f"{s.var.name}_way", 0, CHUNK - 1)
-        own, last = (Var(f"{s.var.name}_{n}", 0, CHUNK - 1) for n in ("lane", "last"))
-        begun = E.Mul(turn, index(CHUNK))
-        here, there = (E.Add(E.Add(s.lo, begun), n) for n in (way, own))
+        if self.passed is None or s.body != (one,):
+            return []
+        terms = shaped(self.names.register("terms", one.value), (SPREAD,))
+        way = Var(f"{s.var.name}_place", 0, SPREAD - 1)
+
+        def put(lane: Var, term: Expr) -> Stmt:
+            return Set(terms, (lane,), term)
+
+        def added(begun: Var) -> Stmts:
+            here = E.Add(begun, way)
+            step = replace(one, value=Peek(terms, (way,)))
+            each = For(s.var, here, E.Add(here, index(1)), as_passed([step], checks))
+            return [For(way, index(0), index(SPREAD), (each,), LoopKind.UNROLL)]
+
+        first = Declare(terms, one.combiner.identity(one.value.dtype))
+        quick = self.side_by_side(s, one, SPREAD, checks, put, added)
+        inside = E.Less(E.Add(s.hi, index(SPREAD - 2)), Peek(self.most, ()))
+        plain = replace(s, body=as_passed(s.body, checks))
+        return [Guard(inside, (first, quick)), Guard(E.logical_not(inside), (plain,))]
+
+    def side_by_side(
+        self,
+        s: For,
+        one: StoreCombine,
+        size: int,
+        checks: list[Check],
+        put: Callable[[Var, Expr], Stmt],
+        after: Callable[[Var], Stmts],
+    ) -> For:
+        """Terms in lanes, `size` at a time: what they read at places that are data is put side by
+        side; of the last ones those beyond the end are the identity.
+        """
+        begun, way = Var(f"{s.var.name}_begun", 0, s.var.hi), Var(f"{s.var.name}_way", 0, size - 1)
+        lane = Var(f"{s.var.name}_lane", 0, size - 1)
+        here = E.Add(begun, way)
         made: Stmts = []
         named: Values = {}
         for load in scattered(one.value):
-            beside = replace_shape(self.register("beside", load), (CHUNK,))
+            beside = shaped(self.names.register("beside", load), (size,))
             made.append(Declare(beside, E.const(0, load.dtype)))
-            taken = _named([Set(beside, (way,), load)], checks)
+            taken = as_passed([Set(beside, (way,), load)], checks)
             each = (For(s.var, here, E.Add(here, index(1)), taken),)
-            made.append(For(way, index(0), index(CHUNK), each, LoopKind.UNROLL))
-            named[load] = Peek(beside, (own,))
-        left = self.register("left", E.const(0, int32))
-        term = self.register("term", one.value)
-        on = E.Less(E.Cast(own, int32), Peek(left, ()))
-        nothing = one.combiner.identity(one.value.dtype)
-        added = Combine(sums, (own,), one.combiner, E.If(on, Peek(term, ()), nothing))
-        joined = Combine(total, (), one.combiner, Peek(sums, (last,)))
-        value = spelled(spelled(one.value, named), {s.var: there})
-        lanes = (Declare(term, value), added)
-        body = (
-            *made,
-            Declare(left, E.Cast(E.minimum(E.subtract(count, begun), index(CHUNK)), int32)),
-            For(own, index(0), index(CHUNK), lanes, LoopKind.VECTOR),
-        )
-        return [
-            Declare(sums, nothing),
-            For(turn, index(0), turns, body),
-            For(last, index(0), index(CHUNK), (joined,), LoopKind.VECTOR),
+            made.append(For(way, index(0), index(size), each, LoopKind.UNROLL))
+            named[load] = Peek(beside, (lane,))
+        left, rest = self.names.register("left", E.const(0, int32)), E.subtract(s.hi, begun)
+        if s.var.hi >= int32.range()[1]:
+            rest = E.minimum(rest, index(size))
+        term = self.names.register("term", one.value)
+        value = spelled(spelled(one.value, named), {s.var: E.Add(begun, lane)})
+        on = E.Less(E.Cast(lane, int32), Peek(left, ()))
+        kept = E.If(on, Peek(term, ()), one.combiner.identity(one.value.dtype))
+        lanes = (Declare(term, value), put(lane, kept))
+        made += [
+            Declare(left, E.Cast(rest, int32)),
+            For(lane, index(0), index(size), lanes, LoopKind.VECTOR),
         ]
+        return For(begun, s.lo, s.hi, (*made, *after(begun)), step=size)
 
     def row(self, s: For, row: For, one: StoreCombine, known: Values, checks: list[Check]) -> Stmts:
         """Sums for a short row of places."""
@@ -369,7 +428,7 @@ class _Ranges:
         there = spelled(offset, {row.var: index(0)})
         if not literal or row.kind is not LoopKind.VECTOR or not self.steady(there, s):
             return []
-        total = replace_shape(self.register("kept", one.value), (width,))
+        total = shaped(self.names.register("kept", one.value), (width,))
         place = Var(f"{row.var.name}_kept", row.var.lo, row.var.hi)
         joined = Combine(total, (row.var,), one.combiner, one.value)
         inner = replace(row, body=(*row.body[:-1], joined))
@@ -379,7 +438,7 @@ class _Ranges:
         first = Declare(total, one.combiner.identity(one.value.dtype))
         return [
             first,
-            replace(s, body=_named(body, checks)),
+            replace(s, body=as_passed(body, checks)),
             replace(row, var=place, body=(stored,)),
         ]
 
@@ -407,7 +466,7 @@ class _Ranges:
         named: Values = {}
         for n in filter(once, reach(own, below)):
             assert isinstance(n, Expr)
-            register = self.register("once", n)
+            register = self.names.register("once", n)
             held.append(Declare(register, n))
             named[n] = Peek(register, ())
         if held:
@@ -417,7 +476,7 @@ class _Ranges:
 
 
 def _rows(
-    s: Stmt, quick: Stmts, slow: Stmts, passed: Iterable[tuple[For, Expr, Expr]]
+    s: Stmt, quick: Stmts, slow: Stmts, passed: Iterable[_Loop]
 ) -> tuple[For, For, For] | None:
     """A loop over rows, with its quick and slow one, whose inner loops all begin and end at the
     same places, which its variable tells; None where it is another.
@@ -426,27 +485,12 @@ def _rows(
     fast, checked = quick[0], slow[0]
     if not (isinstance(s, For) and isinstance(fast, For) and isinstance(checked, For)):
         return None
-    leaves = {n for e in first[1:] for n in walk(e) if isinstance(n, Var | Peek)}
+    ends = (first.first, first.last)
+    leaves = {n for e in ends for n in walk(e) if isinstance(n, Var | Peek)}
     alike = len(quick) == len(slow) == 1 and all(o == first for o in others)
     plain = E.is_const(s.lo, 0) and isinstance(s.hi, E.Const) and s.step == 1
-    told = alike and plain and {s.var} <= leaves <= {s.var, first[0].hi}
+    told = alike and plain and {s.var} <= leaves <= {s.var, first.loop.hi}
     return (s, fast, checked) if told and fast.var is checked.var is s.var else None
-
-
-def _literal(e: Expr) -> int:
-    assert isinstance(e, E.Const)
-    return int(e.value)
-
-
-def replace_shape(register: Register, shape: tuple[int, ...]) -> Register:
-    return Register(register.name, register.dtype, shape)
-
-
-def spelled(e: Expr, known: Values) -> Expr:
-    """`e` with registers replaced by what they hold."""
-    whole = rebuild(e, lambda n: known.get(n), {})
-    assert isinstance(whole, Expr)
-    return whole
 
 
 def _chosen(s: Stmt, known: Values) -> E.If | None:
@@ -500,84 +544,3 @@ def _under(s: Stmt, guard: Expr, known: Values) -> Stmt:
     if isinstance(fresh, For | Guard):
         return replace(fresh, body=tuple(_under(i, guard, known) for i in fresh.body))
     return fresh
-
-
-def pruned(body: Iterable[Stmt]) -> Stmts:
-    """Without checks that are passed for certain and registers that nothing looks at."""
-    intervals = Intervals()
-
-    def passed(s: Stmt) -> bool:
-        if not isinstance(s, Check) or not isinstance(s.extent, E.Const):
-            return False
-        lo, hi = intervals.of(s.index)
-        return lo >= 0 and hi < int(s.extent.value)
-
-    kept = [s for s in body if not passed(s)]
-    while True:
-        read = {
-            n.register
-            for s in statements(kept)
-            for e in roots(s)
-            for n in walk(e)
-            if isinstance(n, Peek)
-        }
-        fewer = [s for s in kept if not isinstance(s, Declare) or s.register in read]
-        if len(fewer) == len(kept):
-            return kept
-        kept = fewer
-
-
-def _places(c: Check) -> tuple[Expr, Expr | None, Expr]:
-    """What stands for an index behind its check: clamped; of 32 bits shorter; itself."""
-    assert isinstance(c.extent, E.Const)
-    clamped = E.minimum(E.maximum(c.index, index(0)), index(_literal(c.extent) - 1))
-    narrow = c.index.value if isinstance(c.index, E.Cast) else None
-    if narrow is None or narrow.dtype is not int32:
-        return clamped, None, c.index
-    plain = E.Cast(E.Cast(narrow, uint32), int64)
-    return clamped, E.If(E.Less(plain, c.extent), plain, index(0)), c.index
-
-
-def _renamed(body: Iterable[Stmt], named: Values) -> tuple[Stmt, ...]:
-    """Statements with expressions replaced, those of inner loops too."""
-    made = []
-    for s in body:
-        fresh = with_roots(s, lambda e: spelled(e, named))
-        if isinstance(fresh, For | Guard):
-            fresh = replace(fresh, body=_renamed(fresh.body, named))
-        made.append(fresh)
-    return tuple(made)
-
-
-def _cheap(body: Stmts) -> Stmts:
-    """Behind a check of 32 bits, the index as it is or 0: one comparison, without a sign."""
-    named: Values = {}
-    for s in statements(body):
-        if isinstance(s, Check) and isinstance(s.extent, E.Const):
-            clamped, short, _ = _places(s)
-            if short is not None:
-                named[clamped] = short
-    return list(_renamed(body, named))
-
-
-def _without(body: Stmts, checks: list[Check], known: Values) -> Stmts:
-    gone = {(c.index, c.site) for c in checks}
-    made: Stmts = []
-    for s in body:
-        if isinstance(s, Check) and (spelled(s.index, known), s.site) in gone:
-            continue
-        if isinstance(s, For | Guard):
-            s = replace(s, body=tuple(_without(list(s.body), checks, known)))
-        made.append(s)
-    return made
-
-
-def _named(body: Iterable[Stmt], checks: list[Check]) -> tuple[Stmt, ...]:
-    """`body` where indices that passed their checks are as they are: a variable with bounds."""
-    made = tuple(body)
-    for n, c in enumerate(checks):
-        clamped, short, own = _places(c)
-        place = Var(f"passed_{n}", 0, _literal(c.extent) - 1)
-        named: Values = {clamped: place} if short is None else {clamped: place, short: place}
-        made = (For(place, own, E.Add(own, index(1)), _renamed(made, named)),)
-    return made

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 from torch.nn import functional as F  # noqa: E402
 
+import triton_corpus as corpus  # noqa: E402  # it needs Triton
 import triton_seeds as seeds  # noqa: E402  # it needs Triton
 from pullback.config import module_of  # noqa: E402
 from test_triton_grad import same  # noqa: E402
@@ -99,6 +100,31 @@ def test_the_function_of_the_readme(tmp_path: Path) -> None:
     known = torch.autograd.grad(readme(*exact), exact, d.double())
     for one, other in zip((dx, dy), known, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-4)
+
+
+def test_a_pair_by_hand_between_derived_ones() -> None:
+    """Row B8: softmax, a sum whose backward is written by hand, a function of PyTorch."""
+
+    def backward(given: Any, behind: Any) -> Any:
+        calls.append(given)
+        return {"X": behind["OUT"], "Y": behind["OUT"]}
+
+    calls: list[Any] = []
+    first = pb.triton.op(corpus.softmax_kernel, grid=(3,), outputs="OUT")
+    second = pb.triton.op(corpus.add_kernel, grid=(1,), outputs="OUT", backward=backward)
+
+    def composed(x: Any, y: Any) -> Any:
+        return torch.sin(second(first(x * y, 20, 20, BLOCK=32), y, 60, BLOCK=64)) * x
+
+    x, y = torch.randn(3, 20), torch.randn(3, 20)
+    own, exact = ([t.to(kind).requires_grad_() for t in (x, y)] for kind in (x.dtype, torch.double))
+    head = torch.randn(3, 20)
+    grown = torch.autograd.grad(composed(*own), own, head)
+    a, b = exact
+    known = torch.autograd.grad(torch.sin((a * b).softmax(1) + b) * a, exact, head.double())
+    assert len(calls) == 1
+    for one, other in zip(grown, known, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
 
 
 # --- attorch.math ---------------------------------------------------------------------------------

@@ -127,6 +127,17 @@ def test_twenty_maps_are_one_kernel() -> None:
     assert len(launches(maps, pb.tensor(np.float32([1, 2, 3])))) == 1
 
 
+def test_gradients_are_sums_over_broadcast_axes() -> None:
+    """Row A4: a column and a row."""
+    x, y, head = normal(3, 1), normal(1, 4), normal(3, 4)
+    both = pb.jit(lambda x, y: pb.grad((((x + y) * x * y) * head).sum(), [x, y]))
+    dx, dy = both(x, y)
+    wide = ((2 * x * y + y * y) * head).sum(1, keepdims=True)
+    high = ((x * x + 2 * x * y) * head).sum(0, keepdims=True)
+    np.testing.assert_allclose(dx.numpy(), wide, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dy.numpy(), high, rtol=1e-5, atol=1e-5)
+
+
 def test_a_join_and_its_consumer_are_one_kernel() -> None:
     """Row A14: forward, and backward for both parts."""
     a, b, head = normal(3, 4), normal(3, 5), normal(3, 9)

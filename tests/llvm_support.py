@@ -22,6 +22,7 @@ from pullback.ir.target import Target
 PAGE = mmap.PAGESIZE
 HOST = host_target()
 AVX2 = replace(HOST, name="avx2", vector=32, vectors=16, powers=False)
+AVX512 = replace(HOST, name="avx512", vector=64, vectors=32)
 TARGETS = [HOST, AVX2] if HOST.vector == 64 else [HOST]
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -31,7 +31,7 @@ from pullback.operations.drawn import drawn
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "ops").glob("*.toml"))
 QUICK = ("arange", "attention", "bmm", "conv1d", "cross_entropy", "gather", "gemm", "gemm_columns",
-         "im2col", "layer_norm", "max_pool2d", "mlp", "sin", "softmax")  # fmt: skip
+         "im2col", "layer_norm", "max_pool2d", "mlp", "randn", "sin", "softmax")  # fmt: skip
 DOUBLE = 'name = "d"\ninputs = ["x[M]"]\noutputs = ["y[K]"]\nwhere = ["K = 2*M"]\n'
 DOUBLE += 'code = "y[k] = x[k // 2]"\n'
 

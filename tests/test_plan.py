@@ -13,6 +13,7 @@ from pullback.ir.graph import Definition, Map, Variable, read
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.program import Launch
 from pullback.ir.target import Target
+from pullback.memory import plan as planning
 from pullback.memory.lives import lives
 from pullback.memory.plan import Buffer, Needs, Plan, check
 from pullback.memory.plan import plan as placed
@@ -79,6 +80,24 @@ def test_nothing_alive_together_overlaps(seed: int) -> None:
     assert all(at % b.align == 0 for b, at in found.placed)
     assert found.arena_bytes >= found.lower_bound_bytes
     assert found.offsets.keys() == set(temporaries)
+
+
+def test_the_best_of_several_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of placing; never worse than one of them, and not always the same one."""
+    best: set[int] = set()
+    orders = planning.ORDERS
+    assert len(orders) >= 3
+    for seed in range(12):
+        given = random_program(seed)
+        monkeypatch.setattr(planning, "ORDERS", orders)
+        found = plan(*given).arena_bytes
+        alone = []
+        for order in orders:
+            monkeypatch.setattr(planning, "ORDERS", (order,))
+            alone.append(plan(*given).arena_bytes)
+        assert found == min(alone)
+        best.add(alone.index(found))
+    assert len(best) > 1
 
 
 def test_lifetimes_are_whole_launches() -> None:

@@ -367,11 +367,6 @@ def test_the_derivative_of_a_function_in_a_kernel(name: str, tmp_path: Path) -> 
     assert len([line for line in source if " = " in line]) < 40
 
 
-def test_a_function_of_blocks() -> None:
-    made = pb.triton.grad(corpus.seed_function, (0, 1), types=("fp32[16, 16]", "fp32[16]"))
-    assert "tl.dot(" in made.source and "return " in made.source
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_element_types(dtype: Any) -> None:
     f = pb.triton.op(corpus.typed_kernel, grid=(2,), outputs="OUT")

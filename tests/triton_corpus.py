@@ -57,14 +57,6 @@ def hardswish(x):
 
 
 @triton.jit
-def seed_function(x, y):
-    a = tl.exp(x)
-    b = tl.log(y[:, None])
-    c = a + b
-    return a * b + tl.dot(c, c)
-
-
-@triton.jit
 def add_kernel(X, Y, OUT, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < n

@@ -180,7 +180,7 @@ def test_tokens_and_contexts_out_of_range(path: Path) -> None:
         with pytest.raises(ArgumentError, match="made for 40 places"):
             pb.gguf.model(file, context=wrong)
     decoder = pb.gguf.model(file, context=5)
-    for tokens, said in (([], "0 tokens"), ([20], "token 20 of 20"), ([-1], "token -1"),
+    for tokens, said in (([], "no tokens"), ([20], "token 20 of 20"), ([-1], "token -1"),
                          (range(6), "6 tokens behind 0")):  # fmt: skip
         with pytest.raises(ArgumentError, match=said):
             decoder.next(tokens)

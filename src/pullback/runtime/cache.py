@@ -27,6 +27,7 @@ TAG = 32  # bytes of the keyed hash
 SECRET = "secret"
 SUFFIX = ".obj"
 TEMPORARY = ".tmp"
+PRIVATE, READABLE = 0o600, 0o666  # modes of files, less the umask
 STALE = 3600.0  # seconds after which a file that is still temporary was left by a killed process
 NAME = re.compile(r"[0-9a-f]{16,128}")
 
@@ -129,18 +130,17 @@ class ObjectCache:
         return content if good else None
 
 
-def write_whole(path: Path, data: bytes, flush: bool = False) -> None:
+def write_whole(path: Path, data: bytes, flush: bool = False, mode: int = PRIVATE) -> None:
     """Replace a file: written beside it, then renamed. `flush`: it is on the disk before.
 
     Its temporary names are few, so what a killed process left is found without a look at the
     folder. Raises: OSError; nothing is left then.
     """
-    mode = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     for taken in takewhile(Path.exists, _beside(path)):
         _remove(taken, STALE)
     for beside in _beside(path):
         with suppress(FileExistsError):
-            handle = os.open(beside, mode, 0o600)
+            handle = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
             break
     try:
         with os.fdopen(handle, "wb") as file:

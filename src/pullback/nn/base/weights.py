@@ -17,7 +17,7 @@ from pullback.errors import MALFORMED, StateError
 from pullback.ir import dtype as D
 from pullback.nn.base.module import Module
 from pullback.nn.base.parameter import host_array
-from pullback.runtime.cache import write_whole
+from pullback.runtime.cache import READABLE, write_whole
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import bind
 
@@ -147,7 +147,7 @@ def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) ->
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, flushed to disk before it has the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data, flush=True)
+    write_whole(path, data, flush=True, mode=READABLE)
     _sync_folder(path.parent)
 
 

@@ -41,9 +41,9 @@ from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, Program, Receive
 from pullback.ir.target import Target
+from pullback.nn.base.weights import write_atomically
 from pullback.pipeline import image_of
 from pullback.prepare.ahead import turned_ahead
-from pullback.runtime.cache import READABLE, write_whole
 from pullback.runtime.image import callbacks
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import chooser
@@ -290,8 +290,7 @@ def written_files(files: Mapping[Path, bytes]) -> list[Path]:
     made: list[Path] = []
     try:
         for path, data in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data, mode=READABLE)
+            write_atomically(path, data)
             made.append(path)
     except OSError as error:
         for other in filter(fresh.__contains__, made):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pullback.cli.settings import RunError
-from pullback.runtime.cache import READABLE, write_whole
+from pullback.nn.base.weights import READABLE
+from pullback.runtime.cache import write_whole
 
 
 def written(path: str | Path, data: str | bytes) -> None:

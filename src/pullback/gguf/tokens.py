@@ -53,7 +53,7 @@ class Tokenizer:
         self.file = file
         self.tokens: list[str] = file.fact(f"{KEY}.tokens", list)
         self.lossy = False  # the package leaves out what has no token
-        family = file.fact(f"{KEY}.model", str)
+        family = self.family = file.fact(f"{KEY}.model", str)
         if family not in ("gpt2", "llama"):
             what = f"a tokenizer of `{family:.40}` in {file.path}; `gpt2` and `llama` are read"
             raise UnsupportedError(what, code="E584")
@@ -96,8 +96,10 @@ class Tokenizer:
         return made
 
     def _says(self, tokens: list[int], text: str) -> bool:
-        """Whether tokens are all of a text, spaces apart."""
+        """Whether tokens are all of a text; of pieces, which begin with a space, spaces apart."""
         back = self.own.decode(tokens, skip_special_tokens=False)
+        if self.family == "gpt2":
+            return bool(back == text)
         return "".join(back.split()) == "".join(text.replace(SPACE, " ").split())
 
     # --- of a file

@@ -27,7 +27,6 @@ TAG = 32  # bytes of the keyed hash
 SECRET = "secret"
 SUFFIX = ".obj"
 TEMPORARY = ".tmp"
-PRIVATE, READABLE = 0o600, 0o666  # modes of files, less the umask
 STALE = 3600.0  # seconds after which a file that is still temporary was left by a killed process
 NAME = re.compile(r"[0-9a-f]{16,128}")
 
@@ -130,7 +129,7 @@ class ObjectCache:
         return content if good else None
 
 
-def write_whole(path: Path, data: bytes, flush: bool = False, mode: int = PRIVATE) -> None:
+def write_whole(path: Path, data: bytes, flush: bool = False, mode: int = 0o600) -> None:
     """Replace a file: written beside it, then renamed. `flush`: it is on the disk before.
 
     Its temporary names are few, so what a killed process left is found without a look at the
@@ -159,10 +158,8 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def sweep(folder: Path, age: float = STALE) -> None:
     """Remove temporary files that nobody has written to for `age` seconds."""
-    with os.scandir(folder) as entries:
-        left = [e.path for e in entries if e.name.startswith(".") and e.name.endswith(TEMPORARY)]
-    for path in left:
-        _remove(Path(path), age)
+    for path in list(folder.glob(f".*{TEMPORARY}")):
+        _remove(path, age)
 
 
 def _remove(path: Path, age: float) -> None:

@@ -17,11 +17,12 @@ from pullback.errors import MALFORMED, StateError
 from pullback.ir import dtype as D
 from pullback.nn.base.module import Module
 from pullback.nn.base.parameter import host_array
-from pullback.runtime.cache import READABLE, write_whole
+from pullback.runtime.cache import write_whole
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import bind
 
 Array = np.ndarray[Any, Any]
+READABLE = 0o666  # the mode of files for all who may read there: less the umask
 LENGTH = 8  # bytes of the header's length
 CODES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",

@@ -258,6 +258,23 @@ def test_a_process_without_pullback(folder: Path) -> None:
     same([*program.state.values()], [*read.values()])
 
 
+def test_files_of_the_command_that_do_not_fit(folder: Path) -> None:
+    """Told before anything runs; nothing is left."""
+    np.savez(folder / "one.npz", batch=np.float32(3))
+    np.savez(folder / "none.npz", batch=np.zeros((0, 32, 8), np.float32))
+    for words, code in (
+        (["--feed", "one.npz"], "E544"),
+        (["--save", "nowhere/after"], "E540"),
+        (["--save", "out"], "E540"),
+        (["--feed", "none.npz", "--save", "/proc/after"], "E540"),
+    ):
+        line = [sys.executable, "-I", "out/train_loader.py", "--run", *words]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.endswith(f"[{code}]\n"), done
+        assert "Traceback" not in done.stderr
+    assert not [*folder.glob("out.*")]
+
+
 def refused(module: ModuleType, code: str, match: str = "") -> AbstractContextManager[object]:
     return pytest.raises(module.ProgramError, match=rf"(?s){match}.*\[{code}\]$")
 
@@ -462,6 +479,26 @@ def test_threads_from_python(threaded: Path) -> None:
     assert three[1] == one[1]
     assert by_python(threaded, "3", PULLBACK_THREADS="2")[1] == one[1]
     assert by_python(threaded, "3", PULLBACK_THREADS="nonsense")[1] == one[1]
+
+
+DEEP = SCRIPT.replace("(32, 8)", "(512, 8)").replace("32 *", "512 *").replace("16", "300")
+
+
+@pytest.mark.slow
+def test_a_training_loop_on_threads(tmp_path: Path) -> None:
+    """Feeders and receivers, 1,000 steps: the same bytes on one, two and three threads."""
+    (tmp_path / "train.py").write_text(DEEP)
+    want = after(tmp_path, DEEP)
+    names: dict[str, object] = {}
+    exec(DEEP.removesuffix("train()\n"), names)  # its feeder
+    for count in ("1", "2", "3"):
+        line = ["build", str(tmp_path / "train.py"), "-o", str(tmp_path / "out")]
+        done = CliRunner().invoke(commands, [*line, "--threads", count])
+        assert done.exit_code == 0, done.output
+        names["made"][0] = 0  # type: ignore[index]
+        program = loader(tmp_path).Program()
+        program(batch=names["batch"], loss=lambda value: None)
+        same([*program.state.values()], want)
 
 
 INNER = r"""

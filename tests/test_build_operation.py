@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import os
 import platform
 import re
 import shutil
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pullback.build.artefact import written_files
+from pullback.errors import StateError
 from pullback.operations import read
 from pullback_cli import commands
 
@@ -222,8 +225,26 @@ def test_what_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "a.py"
     script.write_text("")
     assert "is no operation" in refused(script, "-o", out, "--grad")
-    assert not out.exists()
+    assert "is no file" in refused(tmp_path, "-o", out)
+    for end in ("wasm", "dll", "dylib"):
+        assert "which --target did not name" in refused(gemm, "-o", tmp_path / f"gemm.{end}")
+    assert not out.exists() and len([*tmp_path.iterdir()]) == 1
     built(ROOT / "ops/double.toml", "-o", out, "--size", "M=5", "--size", "K=10")
+
+
+@needs_cc
+def test_all_files_or_none(tmp_path: Path) -> None:
+    """Where the header cannot be written, no library is left; what was there stays."""
+    out = tmp_path / "double.so"
+    assert "[E513]" in refused(ROOT / "ops/double.toml", "-o", out, "-H", tmp_path)
+    assert not [*tmp_path.iterdir()]
+    before = os.umask(0o022)
+    written_files({out: b"old"})
+    os.umask(before)
+    assert out.stat().st_mode & 0o777 == 0o644
+    with pytest.raises(StateError, match="E513"):
+        written_files({out: b"new", tmp_path / "double.h": b"", out / "double.h": b""})
+    assert [*tmp_path.iterdir()] == [out]
 
 
 MACHINES = {  # how an object begins
@@ -244,6 +265,7 @@ def test_objects_for_other_machines(machine: str, tmp_path: Path) -> None:
     if machine in ELF_MACHINES:
         assert int.from_bytes(data[18:20], "little") == ELF_MACHINES[machine]
     assert b"gemm_check" in data
+    assert b"pullback-" not in data, "the folder that it was compiled in"
 
 
 @needs_zig

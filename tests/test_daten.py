@@ -336,6 +336,20 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         parse(BODIES.replace("[3, 4]", "[999999, 999999]")).infer()
 
 
+def test_results_that_cannot_be_written(tmp_path: Path) -> None:
+    """An output may have any name; nothing is left of what fails."""
+    text = "inputs:\n  x[3] = 1\nmain:\n  file[i] = x[i] * 2\n"
+    out = tmp_path / "out.npz"
+    assert invoked("-e", text, "--out", str(out)).exit_code == 0
+    with np.load(out) as made:
+        assert made["file"].tolist() == [2, 2, 2]
+    for path in (tmp_path, tmp_path / "none" / "out.npz"):
+        done = invoked("-e", text, "--out", str(path))
+        assert done.exit_code == 2 and "[E619]" in done.output, done.output
+    assert [*tmp_path.iterdir()] == [out] and not tmp_path.with_suffix(".npz").exists()
+    assert invoked(str(NET), "-m", "train", "--sizes", "B=2", "--out", str(out)).exit_code == 2
+
+
 def test_deep_and_long_texts_end() -> None:
     with pytest.raises(PullbackError, match="nested too deeply"):
         parse(BODIES.replace("(L2 A B)", "(L2 " * 3000 + "A B" + ")" * 3000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_tokens_and_contexts_out_of_range(path: Path) -> None:
         with pytest.raises(ArgumentError, match="made for 40 places"):
             pb.gguf.model(file, context=wrong)
     decoder = pb.gguf.model(file, context=5)
-    for tokens, said in (([], "0 tokens"), ([20], "token 20 of 20"), ([-1], "token -1"),
+    for tokens, said in (([], "no tokens"), ([20], "token 20 of 20"), ([-1], "token -1"),
                          (range(6), "6 tokens behind 0")):  # fmt: skip
         with pytest.raises(ArgumentError, match=said):
             decoder.next(tokens)
@@ -323,3 +324,47 @@ def test_the_command_refuses_by_code(path: Path) -> None:
         assert result.exit_code == 2 and f"[{code}]" in result.output, result.output
     for args in ((), ("--prompt", "x", "--ids", "1"), ("--ids", "x")):
         assert call(str(path), *args).exit_code == 2
+
+
+WORDS: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["<end>", "a", "b", "ab", "\u00c3"],
+    "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.token_type": np.int32([3, 1, 1, 1, 1]),
+    "tokenizer.ggml.bos_token_id": 0,
+}  # fmt: skip
+PIECES = WORDS | {
+    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<u>", "\u2581", "a", "b", "ab"],
+    "tokenizer.ggml.scores": np.zeros(5, np.float32),
+}  # fmt: skip
+
+
+def words_of(path: Path, facts: dict[str, Any]) -> pb.gguf.Tokenizer:
+    pb.gguf.write(path, facts, {})
+    return pb.gguf.Tokenizer(pb.gguf.read(path))
+
+
+def test_texts_that_have_no_tokens_are_refused(path: Path) -> None:
+    """What the vocabulary lacks is not left out; of \u00e9, it has one byte of two."""
+    tokenizers()
+    own = words_of(path, WORDS)
+    assert own.encode("ab<end>a") == [3, 0, 1] and own.encode("") == []
+    for text, said in (("abc", "'c'"), ("a b", "' '"), ("\u00e9", "'\u00e9'"), ("\udcff", "UTF-8")):
+        with pytest.raises(StateError, match=said) as raised:
+            own.encode(text)
+        assert raised.value.code == "E618"
+    own = words_of(path, PIECES)
+    assert own.encode("ab a") == [0, 1, 4, 1, 2]
+    with pytest.raises(StateError, match="no token for 'c'"):
+        own.encode("ac")
+    known = words_of(path, PIECES | {"tokenizer.ggml.unknown_token_id": 0})
+    assert known.encode("ac") == [0, 1, 2, 0]
+
+
+ASKED = (("--prompt", ""), ("--prompt", "a" * 41), ("--prompt", "a\udcff"), ("--prompt", "zz"),
+         ("--ids", "1 20"), ("--ids", ""))  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_prompts_that_no_model_takes(asked: tuple[str, str], path: Path) -> None:
+    tokenizers()
+    done = call(str(small(path, **WORDS)), *asked, "--tokens", "2")
+    assert done.exit_code == 2 and re.search(r"\[E(585|618)\]", done.output), done.output

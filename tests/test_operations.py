@@ -350,6 +350,8 @@ def test_compile_command() -> None:
     assert wrong.exit_code == 2 and "OMP, THREADS" in wrong.output
     asked = invoked("compile", "-i", gemm, "--test", "Q=3")
     assert asked.exit_code == 2 and "it has M, K, N" in asked.output
+    nowhere = invoked("compile", "-i", gemm, "-o", "nowhere/gemm.toml")
+    assert nowhere.exit_code == 2 and "[E619]" in nowhere.output
     inline = invoked("compile", "-e", DOUBLE, "--backend", "reference", "--test", "M=4")
     assert inline.exit_code == 0 and "y [8]" in inline.output
 

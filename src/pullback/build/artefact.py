@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +41,9 @@ from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, Program, Receive
 from pullback.ir.target import Target
+from pullback.nn.base.weights import write_atomically
 from pullback.pipeline import image_of
 from pullback.prepare.ahead import turned_ahead
-from pullback.runtime.cache import write_whole
 from pullback.runtime.image import callbacks
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import chooser
@@ -152,7 +153,7 @@ def build(name: str, entry: Entry, folder: Path, threads: int = 1, machine: str 
             f"{name}.h": around.header().encode(),
             f"{name}_loader.py": _loader(name).encode(),
         }
-    return [written_file(folder / file, data) for file, data in files.items()]
+    return written_files({folder / file: data for file, data in files.items()})
 
 
 def _alone(name: str, entry: Entry, job: Job, manifest: Mapping[str, Any], threads: int) -> bytes:
@@ -280,12 +281,20 @@ def _loader(name: str) -> str:
     return text.replace("@NAME@", name).replace("@INTERFACE@", str(INTERFACE))
 
 
-def written_file(path: Path, data: bytes) -> Path:
-    """Raises: StateError."""
+def written_files(files: Mapping[Path, bytes]) -> list[Path]:
+    """Files, for all who may read there; where one cannot be written, none that was not there.
+
+    Raises: StateError.
+    """
+    fresh = [path for path in files if not os.path.lexists(path)]
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        for path, data in files.items():
+            write_atomically(path, data)
+            made.append(path)
     except OSError as error:
+        for other in filter(fresh.__contains__, made):
+            other.unlink(missing_ok=True)
         what = f"{path} cannot be written: {error.strerror}"
         raise StateError(what, help="another folder", code="E513") from error
-    return path
+    return made

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import click
 
 from pullback.build.archive import archive
 from pullback.build.artefact import build as built
-from pullback.build.artefact import written_file
+from pullback.build.artefact import written_files
 from pullback.build.interface import MODULE
 from pullback.build.operation import Asked
 from pullback.build.operation import built as built_operation
@@ -21,6 +22,9 @@ KINDS = {d.name: d for d in ALL if d.is_float}
 OPERATIONS = ".toml"
 ENDS = {".so": "library", ".dll": "library", ".dylib": "library", ".wasm": "library"}
 ENDS |= {".o": "object", ".obj": "object", ".a": "archive"}
+ONLY = dict.fromkeys(ENDS, ("",)) | {  # machines by the ends of their names
+    ".wasm": (MODULE,), ".dll": ("windows",), ".dylib": ("macos", "darwin"),
+}  # fmt: skip
 EXAMPLE = """\
 pullback build train.py -o out/
 pullback build train.py --name step --threads 4 -o out/
@@ -104,6 +108,8 @@ def _operation(
     kind = ENDS.get(path.suffix)
     if kind is None:
         raise Misuse(f"-o {path}: a file that ends in {', '.join(ENDS)}")
+    if not any(map((asked.machine or platform.system().lower()).endswith, ONLY[path.suffix])):
+        raise Misuse(f"-o {path}: a file of {ONLY[path.suffix][0]}, which --target did not name")
     if static and kind == "library":
         raise Misuse(f"-o {path}: what is --static ends in .a or .o")
     if asked.machine == MODULE and path.suffix != ".wasm":
@@ -117,7 +123,7 @@ def _operation(
         data = made.data(kind == "library")
     if kind == "archive":
         data = archive(made.around, data)
-    return [written_file(path, data), written_file(header, made.around.header().encode())]
+    return written_files({path: data, header: made.around.header().encode()})
 
 
 def _size(option: str) -> tuple[str, int | tuple[int, int]]:

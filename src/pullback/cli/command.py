@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pullback.errors import PullbackError
+from pullback.errors import MemoryBudgetError, PullbackError
 
 WRONG, MISUSED = 1, 2
 WIDTH = 100  # of tables that go to a file
@@ -30,6 +30,12 @@ class Misuse(click.ClickException):
     """The command was used in a wrong way: one message, exit code 2."""
 
     exit_code = MISUSED
+
+
+class ShortageError(MemoryBudgetError):
+    """What a command was asked for has no place in memory."""
+
+    placed = False
 
 
 def _said(error: PullbackError) -> str:
@@ -111,7 +117,8 @@ def command(*, example: str, **settings: Any) -> Callable[[Callable[..., None]],
             except PullbackError as error:
                 raise Misuse(_said(error)) from error
             except MemoryError as error:
-                raise Misuse(f"more memory than there is: {error}") from error
+                more = ShortageError(f"more memory than there is: {error}", code="E620")
+                raise Misuse(_said(more)) from more
 
         lines = ["\b", EXAMPLE, *(f"  {line}" for line in example.splitlines())]
         wrap = click.command(cls=click.Command, epilog="\n".join(lines), **settings)

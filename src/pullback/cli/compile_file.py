@@ -14,6 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
+from pullback.cli import files
 from pullback.cli.command import WRONG, Misuse, Output, command
 from pullback.cli.programs import function_named
 from pullback.cli.timing import medians
@@ -93,7 +94,7 @@ def compile(
         raise click.UsageError("--shape is of an input of --python MODULE:FUNCTION")
     operation = operation_of(path, text, python, shapes)
     if target is not None:
-        _save(target, written(operation))
+        files.written(target, written(operation))
         out.show(f"{operation.name}: {target}")
     options = configured(replace(Options.from_environment(), debug=debug), config)
     if backend is not None:
@@ -146,14 +147,6 @@ def examples(shapes: Sequence[str]) -> list[Any]:
                 raise Misuse(f"--shape: {text}: an extent is a number or a symbol")
         made.append(zeros(tuple(extents), dtype=one.type or "float32"))
     return made
-
-
-def _save(path: str, text: str) -> None:
-    """Raises: Misuse where nothing can be written there."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise Misuse(f"{path} cannot be written: {problem}") from problem
 
 
 def _report(out: Output, operation: Operation, values: Any, times: tuple[float, float]) -> None:

@@ -49,16 +49,18 @@ def generate(
     start = first = time.perf_counter()
     if output.to_people:
         click.echo(before, nl=False)
-    for token in tokens_behind(decoder, given, count, stop=ends, **drawn):
-        first = first if made else time.perf_counter()
-        made.append(token)
-        text = text_of([*given, *made])
-        if output.to_people and not text.endswith(CUT):
-            click.echo(text[len(shown) :], nl=False)
-            shown = text
+    try:
+        for token in tokens_behind(decoder, given, count, stop=ends, **drawn):
+            first = first if made else time.perf_counter()
+            made.append(token)
+            text = text_of([*given, *made])
+            if output.to_people and not text.endswith(CUT):
+                click.echo(text[len(shown) :], nl=False)
+                shown = text
+    finally:
+        if output.to_people:
+            click.echo("")
     spent = time.perf_counter() - first
-    if output.to_people:
-        click.echo("")
     output.tell(
         event="generated",
         text=text_of([*given, *made])[len(before) :],

@@ -64,7 +64,7 @@ def _jitted(names: Mapping[str, Any]) -> dict[str, Jit[..., Any]]:
 def _ran(path: Path, arguments: Sequence[str]) -> dict[str, Any]:
     """What stands at the top level of a script after it ran."""
     if not path.is_file():
-        raise Misuse(f"{path} does not exist")
+        raise Misuse(f"{path} is no file" if path.exists() else f"{path} does not exist")
     sys.argv = [str(path), *arguments]
     return runpy.run_path(str(path), run_name="__main__")
 

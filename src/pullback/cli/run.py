@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import zipfile
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.compile_file import numbers
+from pullback.cli.files import written
 from pullback.config import Options
 from pullback.daten.model import Model, parse, read
 from pullback.daten.train import Settings, settings_of, train
@@ -76,6 +78,8 @@ def run(
     """
     if (path is None) == (text is None):
         raise click.UsageError("either FILE or -e TEXT")
+    if mode == "train" and results is not None:
+        raise click.UsageError("--out: a training has no outputs; --save FILE keeps parameters")
     backends = [p for p in plugins if p.endswith(".py")]
     modules = [p for p in plugins if not p.endswith(".py")]
     if len(backends) + (backend is not None) > 1:
@@ -111,10 +115,7 @@ def _once(
         output.show(np.array2string(array, precision=5, threshold=40))
         output.tell(name=name, shape=array.shape, values=array.tolist())
     if path is not None:
-        try:
-            np.savez(path, **made)  # type: ignore[arg-type]  # no name is `allow_pickle`
-        except OSError as problem:
-            raise StateError(f"{path} cannot be written: {problem}", code="E559") from problem
+        written(path, archived(made))
 
 
 def _train(output: Output, model: Model, own: Settings, data: Mapping[str, Any]) -> None:
@@ -150,6 +151,16 @@ def _stored(kernel: Kernel, parameters: Container[str]) -> Iterator[str]:
         if stage.store is not None:
             own = stage.store.name
             yield own if own in parameters else stage.target.name
+
+
+def archived(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """Arrays by name as `np.savez` writes them, which takes no array called `file`."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as entries:
+        for name, array in arrays.items():
+            with entries.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+    return whole.getvalue()
 
 
 def fed(path: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from copy import copy
-from pathlib import Path
 
 import click
 
 from pullback.cli.command import WRONG, Misuse, Output, command
+from pullback.cli.files import text_of, written
 from pullback.conformance.case import cells
 from pullback.conformance.cases import SECTIONS
 from pullback.conformance.report import report, summary, worse
@@ -35,12 +35,12 @@ def test_backend(
     chosen = cells(SECTIONS, only)
     if not chosen:
         raise Misuse(f"no cell has {only!r} in its name: they are like 'forms: max, float32'")
-    before = None if against is None else _text(against)
+    before = None if against is None else text_of(against)
     with out.working(f"{len(chosen)} cells on {name}"):
         verdicts = conformance(name, chosen)
     page = report(name, verdicts, THREADS)
     if output is not None:
-        _write(output, page)
+        written(output, page)
     fallen = [] if before is None else worse(before, verdicts)
     failed = [f"{v.cell.name}: {v.why}" for v in verdicts if v.state == "fail"]
     for line in [*failed, *fallen] if output is not None or only else []:
@@ -55,17 +55,3 @@ test_runtime = copy(test_backend)
 test_runtime.name = "test-runtime"
 test_runtime.help = "Another name of test-backend."
 test_runtime.epilog = str(test_backend.epilog).replace("test-backend", "test-runtime")
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Misuse(f"{path} cannot be read: {problem}") from problem
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise Misuse(f"{path} cannot be written: {problem.strerror}") from problem

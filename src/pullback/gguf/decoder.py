@@ -172,7 +172,7 @@ class Decoder:
         self.places = min(most, CONTEXT) if context is None else context
         if not 1 <= self.places <= most:
             what = f"a context of {self.places}; {file.path} was made for {most} places"
-            raise ArgumentError(what, code="E585")
+            raise ArgumentError(what, help="give fewer", code="E585")
         held = self.places + CHUNK - 1  # a chunk is filled up beyond the last place
         self.caches = [Cache(self.sizes, held) for _ in range(self.sizes.layers)]
         self.done = 0
@@ -206,12 +206,16 @@ class Decoder:
         Raises: ArgumentError for none, for more than there is place for, for one that is no word.
         """
         given = np.asarray(tokens, np.int64).reshape(-1)
-        if not len(given) or self.done + len(given) > self.places:
+        if not len(given):
+            what = "no tokens: nothing says what comes first"
+            raise ArgumentError(what, help="give a token, or a text of one", code="E585")
+        if self.done + len(given) > self.places:
             what = f"{len(given)} tokens behind {self.done}, in {self.places} places"
             raise ArgumentError(what, code="E585")
         if given.min() < 0 or given.max() >= self.words:
             wrong = given[(given < 0) | (given >= self.words)][0]
-            raise ArgumentError(f"token {wrong} of {self.words} words", code="E585")
+            what = f"token {wrong} of {self.words} words"
+            raise ArgumentError(what, help="numbers of the file's own tokens", code="E585")
         scores = pb.zeros(1)
         for part in _parts(given):
             scores = self._taken(part)

@@ -19,6 +19,7 @@ KEY = "tokenizer.ggml"
 CONTROL, OWN = 3, 4  # types of tokens: marks, and words of the user's, which stand for themselves
 LONGEST = 256  # characters of a piece: its cuts are tried, one by one
 SPACE = "\u2581"
+BYTES = {f"<0x{n:02X}>" for n in range(256)}  # pieces for what no other piece says
 # How texts are cut into words before pairs are merged, by the name that a file gives; "" is GPT-2's
 # own. Source: the tokenizers that these models were published with.
 _LLAMA3 = (
@@ -51,7 +52,8 @@ class Tokenizer:
         self.library = _library()
         self.file = file
         self.tokens: list[str] = file.fact(f"{KEY}.tokens", list)
-        family = file.fact(f"{KEY}.model", str)
+        self.lossy = False  # the package leaves out what has no token
+        family = self.family = file.fact(f"{KEY}.model", str)
         if family not in ("gpt2", "llama"):
             what = f"a tokenizer of `{family:.40}` in {file.path}; `gpt2` and `llama` are read"
             raise UnsupportedError(what, code="E584")
@@ -71,14 +73,34 @@ class Tokenizer:
         self.ends = frozenset(t for t in map(self._token, ends) if t is not None)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-        made: list[int] = self.own.encode(text, add_special_tokens=False).ids
+        """The tokens of a text. Raises: StateError where a part of it has none."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            what = f"the text is no UTF-8: {text[error.start]!a} at {error.start}"
+            raise StateError(what, help="write it as UTF-8", code="E618") from None
+        made = self._told(text)
+        if self.lossy and not self._says(made, text):
+            first = next(c for c in [*text, text] if not self._says(self._told(c), c))
+            what = f"{self.file.path} has no token for {first!r:.40}"
+            raise StateError(what, code="E618")
         return made if self.begin is None else [self.begin, *made]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
         made: str = self.own.decode(list(tokens), skip_special_tokens=True)
         return made
+
+    def _told(self, text: str) -> list[int]:
+        made: list[int] = self.own.encode(text, add_special_tokens=False).ids
+        return made
+
+    def _says(self, tokens: list[int], text: str) -> bool:
+        """Whether tokens are all of a text; of pieces, which begin with a space, spaces apart."""
+        back = self.own.decode(tokens, skip_special_tokens=False)
+        if self.family == "gpt2":
+            return bool(back == text)
+        return "".join(back.split()) == "".join(text.replace(SPACE, " ").split())
 
     # --- of a file
 
@@ -98,6 +120,7 @@ class Tokenizer:
         model = self.library.models.BPE(dict(vocabulary), merges, ignore_merges=name in WHOLE)
         made = self.library.Tokenizer(model)
         cut, split = self.library.pre_tokenizers, WORDS[name]
+        self.lossy = not vocabulary.keys() >= set(cut.ByteLevel.alphabet())
         steps = [cut.ByteLevel(add_prefix_space=False, use_regex=not split)]
         if split:
             steps.insert(0, cut.Split(self.library.Regex(split), "isolated"))
@@ -112,6 +135,7 @@ class Tokenizer:
             raise self._wrong(f"no scores, or pieces of more than {LONGEST} characters")
         merges = _merges(vocabulary, scores)
         unknown = self._token("unknown_token_id")
+        self.lossy = unknown is None and not vocabulary.keys() >= BYTES
         made = self.library.Tokenizer(
             self.library.models.BPE(
                 dict(vocabulary),

@@ -267,7 +267,8 @@ def read(path: str | Path) -> Operation:
             raise StateError(f"{path} has more than {MOST_BYTES} bytes", code="E550")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as problem:
-        raise StateError(f"{path} cannot be read: {problem}", code="E550") from problem
+        what, help = f"{path} cannot be read: {problem}", "a file of TOML, in UTF-8"
+        raise StateError(what, help=help, code="E550") from problem
     return _parsed(text, str(path), path.parent)
 
 

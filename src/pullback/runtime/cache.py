@@ -129,18 +129,17 @@ class ObjectCache:
         return content if good else None
 
 
-def write_whole(path: Path, data: bytes, flush: bool = False) -> None:
+def write_whole(path: Path, data: bytes, flush: bool = False, mode: int = 0o600) -> None:
     """Replace a file: written beside it, then renamed. `flush`: it is on the disk before.
 
     Its temporary names are few, so what a killed process left is found without a look at the
     folder. Raises: OSError; nothing is left then.
     """
-    mode = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     for taken in takewhile(Path.exists, _beside(path)):
         _remove(taken, STALE)
     for beside in _beside(path):
         with suppress(FileExistsError):
-            handle = os.open(beside, mode, 0o600)
+            handle = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
             break
     try:
         with os.fdopen(handle, "wb") as file:
@@ -159,10 +158,8 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def sweep(folder: Path, age: float = STALE) -> None:
     """Remove temporary files that nobody has written to for `age` seconds."""
-    with os.scandir(folder) as entries:
-        left = [e.path for e in entries if e.name.startswith(".") and e.name.endswith(TEMPORARY)]
-    for path in left:
-        _remove(Path(path), age)
+    for path in list(folder.glob(f".*{TEMPORARY}")):
+        _remove(path, age)
 
 
 def _remove(path: Path, age: float) -> None:

@@ -22,7 +22,7 @@ KNOWN = ("cc", "gcc", "clang")
 # Integers wrap; nothing is contracted but what the text itself fuses.
 FLAGS = (
     "-std=gnu11", "-O3", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
-    "-fPIC", "-shared", "-w",
+    "-fPIC", "-shared", "-w", "-g0",
 )  # fmt: skip
 # A library stays where it is: threads of its own run its code. What is no library is one object.
 WHOLE = ("-shared", "-Wl,-z,nodelete", "-pthread")

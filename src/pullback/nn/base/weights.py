@@ -22,6 +22,7 @@ from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import bind
 
 Array = np.ndarray[Any, Any]
+READABLE = 0o666  # the mode of files for all who may read there: less the umask
 LENGTH = 8  # bytes of the header's length
 CODES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
@@ -147,7 +148,7 @@ def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) ->
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, flushed to disk before it has the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data, flush=True)
+    write_whole(path, data, flush=True, mode=READABLE)
     _sync_folder(path.parent)
 
 

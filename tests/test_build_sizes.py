@@ -13,6 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from pullback.build.operation import Asked
+from pullback.build.operation import built as compiled
+from pullback.ir.dtype import float32
 from pullback.operations import parse, read
 from pullback_cli import commands
 from test_build_alone import alone, linux  # noqa: F401  (alone is a fixture)
@@ -284,3 +287,26 @@ def test_files_that_call_files(tmp_path: Path) -> None:
     assert called(library, header, "own", {"x": x, "y": y}, [10]) == 0
     assert np.array_equal(y, x[::2] + x[1::2])
     assert called(library, header, "own", {"x": x, "y": y}, [9]) == OUTSIDE
+
+
+def divided(code: str, shapes: str = "x[M]", result: str = "y[M * N]") -> None:
+    """An operation with symbolic sizes, traced with all of them open."""
+    text = f'name = "one"\ninputs = ["{shapes}"]\noutputs = ["{result}"]\ncode = "{code}"'
+    compiled(parse(text), Asked({"M": (1, 9), "N": (1, 7)}, float32))
+
+
+def test_quotients_and_remainders_by_sizes_stay_in_bounds() -> None:
+    """``r // N < M`` and ``r % N < N`` for r below M*N; ``r // N % M`` anywhere."""
+    divided("y[r] = x[r // N]")
+    divided("y[r] = x[r % M]")
+    divided("y[r] = x[r // N] * w[r % N]", 'x[M]", "w[N]')
+    divided("y[r, s] = x[r // N, (r + s) % N]", "x[M, N]", "y[M * N, M]")
+    for code in (
+        "y[r] = x[r // N + 1]",
+        "y[r] = x[r // M]",
+        "y[r] = x[r % N]",
+        "y[r] = x[(r + 1) // N]",
+    ):
+        with pytest.raises(pb.errors.IndexRangeError) as told:
+            divided(code)
+        assert told.value.code == "E152", code

@@ -255,3 +255,21 @@ def to_expr(form: LinearForm[Expr]) -> Expr:
     if total is None:
         return E.index(const)
     return E.Add(total, E.index(const)) if const else total
+
+
+def flat(e: Expr, kind: type[E.Binary]) -> list[Expr]:
+    """The operands of a chain of one operation. ``(a + b) + c -> [a, b, c]``"""
+    operands: list[Expr] = []
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, kind):
+            stack += node.right, node.left
+        else:
+            operands.append(node)
+    return operands
+
+
+def factors(body: Expr) -> list[Expr]:
+    """The operands of a product, flattened."""
+    return flat(body, E.Mul)

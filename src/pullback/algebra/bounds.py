@@ -7,8 +7,9 @@ subtracted where they cancel a term: ``e >= e - k*fact``, whose interval may be 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 
-from pullback.algebra.affine import Affine, affine, atom, is_linear
+from pullback.algebra.affine import Affine, affine, atom, factors, is_linear
 from pullback.algebra.guards import demands, parts
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import (
@@ -240,21 +241,36 @@ def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 
 def _implicit(form: Affine) -> list[Fact]:
-    """``axis < size`` for the axes of a form whose extents are symbolic; what quotients of symbolic
-    sizes say: ``0 <= n - d * (n // d) < d``.
+    """What the atoms of a form are below, where that is symbolic; what quotients of symbolic sizes
+    say: ``0 <= n - d * (n // d) < d``.
     """
     facts: list[Fact] = []
     atoms = list(form.atoms)
     for e in atoms:
-        if isinstance(e, Axis) and isinstance(e.extent, Dim):
-            size = affine(extent_expr(e.extent))
-            atoms += size.atoms
-            facts.append(size.minus(atom(e)).shifted(-1))
+        if (end := _below(e)) is not None:
+            most = affine(end)
+            atoms += most.atoms
+            facts.append(most.minus(atom(e)).shifted(-1))
         if isinstance(e, FloorDiv) and (by := divisor(e)):
             rest = affine(e.left).plus(atom(e), -by)
             if any(isinstance(a, Size) for a in rest.atoms):
                 facts += [rest, rest.times(-1).shifted(by - 1)]
     return facts
+
+
+def _below(e: Expr) -> Expr | None:
+    """``axis < size``, ``a % n < n``, ``axis // n < m`` of ``m * n`` elements, so n is positive."""
+    if isinstance(e, Axis):
+        return extent_expr(e.extent) if isinstance(e.extent, Dim) else None
+    if not isinstance(e, DIVIDED) or divisor(e) or e.dtype is not int64:
+        return None
+    rest, by = factors(_below(e.left) or index(1)), factors(e.right)
+    divides = all(by.count(factor) <= rest.count(factor) for factor in by)
+    if isinstance(e, Mod):
+        return e.right if divides or Intervals().of(e.right)[0] > 0 else None
+    for factor in by if divides else ():
+        rest.remove(factor)
+    return reduce(Mul, rest or [index(1)]) if divides else None
 
 
 def floor_div(left: Interval, right: Interval) -> Interval:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pullback.algebra.affine import flat
 from pullback.algebra.bounds import all_inside
 from pullback.grad import fold
 from pullback.grad.fold import Term
@@ -16,7 +17,6 @@ from pullback.ir.expr import Expr, Pin, Size, Take, takes, upper
 from pullback.ir.graph import Definition, Map, Value, beside, identity, read, topological
 from pullback.ir.node import Node, size, walk
 from pullback.simplify import guards as G
-from pullback.simplify.product import flat
 
 PARTS = 16  # summands of one adjoint that are followed apart
 NODES = 200  # in one summand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pullback.algebra.affine import flat
 from pullback.algebra.bounds import Prover
 from pullback.algebra.linear import linear
 from pullback.errors import InvalidIR
@@ -15,7 +16,6 @@ from pullback.ir.node import Node, reach, walk
 from pullback.lower.context import Context, Coordinates, Home
 from pullback.lower.guards import FALSE, folded
 from pullback.simplify.guards import both, conjuncts
-from pullback.simplify.product import flat
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from pullback.algebra.affine import factors
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -20,7 +21,7 @@ from pullback.ir.node import Memo
 from pullback.ir.program import Block, Branch, Compute, Item, Loop, expand, written
 from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, with_roots
-from pullback.simplify.product import factors, uncast
+from pullback.simplify.product import uncast
 
 # So many rows hide what packing costs: 0.3 ns an element, 0.02 ns a multiply-add.
 MOST_ROWS = 128

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from pullback.algebra.affine import Affine, affine, to_expr
+from pullback.algebra.affine import Affine, affine, factors, to_expr
 from pullback.algebra.bounds import DIVIDED, bounds
 from pullback.config import frozen
 from pullback.cost.facts import elements, is_view, points
@@ -43,7 +43,7 @@ from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
 from pullback.simplify.graph import Sources
-from pullback.simplify.product import factors, uncast
+from pullback.simplify.product import uncast
 from pullback.simplify.triangle import gap
 
 # Phases of two need no shift: what depends on one of two places is affine.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from math import inf, prod
 
+from pullback.algebra.affine import factors
 from pullback.algebra.linear import Linear, offset, row_major
 from pullback.config import Legal, Pair
 from pullback.cost.facts import elements
@@ -22,7 +23,6 @@ from pullback.ir.kernel import Stage
 from pullback.ir.target import Target
 from pullback.machine.machine import Machine
 from pullback.schedule.schedule import Product
-from pullback.simplify.product import factors
 
 # Terms along the last reduced axis from which dot products are considered: two vectors of float32.
 FEWEST_TERMS = 32

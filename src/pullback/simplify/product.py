@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from pullback.algebra.affine import flat
 from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
@@ -100,24 +101,6 @@ def uncast(factor: Expr) -> Expr:
     if not isinstance(factor, E.Cast) or not (factor.to.is_float and factor.value.dtype.is_float):
         return factor
     return factor.value if factor.to.bits > factor.value.dtype.bits else factor
-
-
-def flat(e: Expr, kind: type[E.Binary]) -> list[Expr]:
-    """The operands of a chain of one operation. ``(a + b) + c -> [a, b, c]``"""
-    operands: list[Expr] = []
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, kind):
-            stack += node.right, node.left
-        else:
-            operands.append(node)
-    return operands
-
-
-def factors(body: Expr) -> list[Expr]:
-    """The operands of a product, flattened."""
-    return flat(body, E.Mul)
 
 
 def _shared(e: Expr) -> tuple[Quotient, Expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,8 @@ def test_a_loop_that_reads_its_target_stays() -> None:
         loop = For(p, index(0), index(9000), (one,))
         return Routine("adds", (y, x, at), (), (), (), Var("task", 0, 0), 1, (loop,))
 
+    empty = replace(nest(x), body=(For(p, index(0), index(9000), ()),))
+    assert in_parts(empty).body[0] is empty.body[0]
     for read, stays in ((y, True), (x, False)):
         made = nest(read)
         assert (in_parts(made).body[0] is made.body[0]) is stays, f"of {read}"

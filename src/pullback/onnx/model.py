@@ -63,7 +63,7 @@ class Model(Module):
         >>> from onnx import parser
         >>> text = '<ir_version: 10, opset_import: ["" : 21]> f (float[n] x) => (float[n] y)'
         >>> pb.onnx.load(parser.parse_model(text + " { y = Neg(x) }")).outputs
-        (Port(name='y', kind=float32, shape=('n',)),)
+        (Port(name='y', kind=float32, shape=('n',), optional=False, several=False),)
     """
 
     def __init__(

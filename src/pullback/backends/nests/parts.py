@@ -77,6 +77,8 @@ def _parted(s: Stmt, names: Names) -> Stmt:
 
 def _single(s: For) -> bool:
     """Whether a loop only adds a number at a place that is data, in turns that are all alike."""
+    if not s.body:
+        return False
     *before, one = s.body
     plain = s.kind is LoopKind.SEQ and s.step == 1 and E.is_const(s.lo, 0)
     if not plain or not isinstance(s.hi, E.Const) or literal(s.hi) < PARTS:

@@ -186,9 +186,7 @@ def test_data_keeps_its_type() -> None:
     assert pb.tensor([True]).dtype == pb.bool
     assert pb.tensor(3.0).dtype == pb.float32
     assert pb.tensor([[1, 2.5]]).dtype == pb.float32
-    for kind in (
-        pb.ir_types if hasattr(pb, "ir_types") else ("float64", "float16", "int8", "uint32")
-    ):
+    for kind in ("float64", "float16", "int8", "uint32"):
         assert pb.tensor(np.zeros(2, kind)).dtype == pb.dtype(kind)
     assert pb.tensor(np.zeros(2, ml_dtypes.bfloat16)).dtype == pb.bfloat16
     assert pb.tensor(np.zeros(2, np.complex128)).dtype == pb.complex128

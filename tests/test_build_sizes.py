@@ -310,3 +310,17 @@ def test_quotients_and_remainders_by_sizes_stay_in_bounds() -> None:
         with pytest.raises(pb.errors.IndexRangeError) as told:
             divided(code)
         assert told.value.code == "E152", code
+
+
+def test_a_size_that_may_be_negative_bounds_no_quotient() -> None:
+    """``c // V < U`` for c below U*V: not where both are -1."""
+    text = """
+name = "one"
+inputs = ["x[M]", "w[N]"]
+outputs = ["y[U * V]"]
+where = ["U = M - 2", "V = N - 2"]
+code = "y[c] = where(c // V < 0, 0.0, x[c // V + 2] + w[0])"
+"""
+    compiled(parse(text), Asked({"M": (1, 9), "N": (2, 7)}, float32))
+    with pytest.raises(pb.errors.IndexRangeError):
+        compiled(parse(text), Asked({"M": (1, 9), "N": (1, 7)}, float32))

@@ -259,13 +259,15 @@ def _implicit(form: Affine) -> list[Fact]:
 
 
 def _below(e: Expr) -> Expr | None:
-    """``axis < size``, ``a % n < n``, ``axis // n < m`` of ``m * n`` elements, so n is positive."""
+    """``axis < size``, ``a % n < n``, ``axis // n < m`` of ``m * n`` elements: n, not negative, is
+    positive where there are any.
+    """
     if isinstance(e, Axis):
         return extent_expr(e.extent) if isinstance(e.extent, Dim) else None
     if not isinstance(e, DIVIDED) or divisor(e) or e.dtype is not int64:
         return None
     rest, by = factors(_below(e.left) or index(1)), factors(e.right)
-    divides = all(by.count(factor) <= rest.count(factor) for factor in by)
+    divides = all(by.count(f) <= rest.count(f) and Intervals().of(f)[0] >= 0 for f in by)
     if isinstance(e, Mod):
         return e.right if divides or Intervals().of(e.right)[0] > 0 else None
     for factor in by if divides else ():

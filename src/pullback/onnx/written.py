@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pullback.algebra.affine import factors
 from pullback.config import frozen
 from pullback.grad.composites import COMPOSITES
 from pullback.ir import expr as E
@@ -229,9 +230,8 @@ class Body:
 
     def product(self, outer: int) -> Lane | None:
         """``sum[k] a[i, k] b[k, j]`` as an Einsum; None where no axis is left out by a factor."""
-        factors = _factors(self.definition.body)
         groups: dict[frozenset[int], list[Expr]] = {}
-        for factor in factors:
+        for factor in factors(self.definition.body):
             groups.setdefault(factor.axes, []).append(factor)
         whole = frozenset(range(len(self.box)))
         if len(groups) < 2 or whole in groups or frozenset().union(*groups) != whole:
@@ -249,12 +249,6 @@ class Body:
             terms.append("".join(LETTERS[n] for n in order))
         equation = f"{','.join(terms)}->{LETTERS[:outer]}"
         return Lane(self.sheet.add("Einsum", *names, equation=equation), self.box[:outer])
-
-
-def _factors(node: Expr) -> list[Expr]:
-    if isinstance(node, E.Mul):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
 
 
 def _ends(to: DType, source: DType) -> tuple[Any, Any]:

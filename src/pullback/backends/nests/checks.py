@@ -1,7 +1,9 @@
 """Checks of places that are made before the loops that read or write there.
 
-for p in 0..n: check 0 <= i[p] < 9; y[i[p]] sum= f(p)
--> most = max over p of uint32(i[p]); if most < 9: for p in 0..n: y[i[p]] sum= f(p); else as it was
+    for p in 0..n: check 0 <= i[p] < 9; y[i[p]] sum= f(p)
+    -> most = max over p of uint32(i[p]); if most < 9: for p in 0..n: y[i[p]] sum= f(p)
+
+Else the loop runs as it was, and its own check tells which place is none.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.metadata.EntryPoint("gone", "pullback_gone:Backend", registry.GROUP),
         importlib.metadata.EntryPoint("part", "pullback:absent_backend", registry.GROUP),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "installed", lambda group: points)
     registry._foreign.cache_clear()
     assert registry.named("again").name == "reference"
     assert registry.names() == [*registry.OWN, "again", "gone", "part"]

@@ -59,7 +59,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(backend: Any, cache: Path | None = None) -> Options:
         point = importlib.metadata.EntryPoint("small", "nowhere:backend", registry.GROUP)
         monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: backend)
-        monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+        monkeypatch.setattr(registry, "installed", lambda group: [point])
         registry._foreign.cache_clear()
         return Options(backend="small", threads=1, cache=cache)
 
@@ -121,7 +121,7 @@ def test_kernels_by_one_method(use: Any) -> None:
 
         def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> base.Values:
             self.kernels.append(kernel.name)
-            kernels = registry.OWN["kernels"]
+            kernels = registry.named("kernels")
             assert isinstance(kernels, base.KernelInterpreter)
             return kernels.run_kernel(kernel, values)
 
@@ -174,7 +174,7 @@ def test_a_backend_may_run_programs_by_itself(use: Any) -> None:
             self.image, self.launches = image, 0
 
         def run(self, bindings: Mapping[Variable, Any], sizes: Mapping[str, int]) -> None:
-            kernels = registry.OWN["kernels"]
+            kernels = registry.named("kernels")
             assert isinstance(kernels, base.KernelInterpreter)
             assert self.image.codes and self.image.plan.arena_bytes >= 0
             interpreter = Interpreter(dict(bindings), None, kernels.run_kernel, sizes)  # type: ignore[arg-type]

@@ -276,6 +276,7 @@ LOADERS = {
     "__init__.py": "`pb.nn` and `pb.torch` are made of what is there",
     "bridge/torch.py": "PyTorch has its compiler apart, which takes a second to load",
     "torch/__init__.py": "its layers are classes of PyTorch's, made when they are asked for",
+    "backends/registry.py": "a process compiles by one backend, and pays for no other",
     "cli/programs.py": "the module that a user names",
 }
 

@@ -49,6 +49,7 @@ MODULES = [
     "pullback.winograd",
 ]
 LAZY = {
+    "array_api",
     "distributed",
     "fft",
     "gguf",

@@ -6,11 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pullback import array_api as array_api
-from pullback import random as random
-from pullback import special as special
 from pullback.backends.host.pool import get_num_threads, set_num_threads
-from pullback.bridge import dispatch as _dispatch
 from pullback.composite.text import define
 from pullback.config import Options
 from pullback.errors import ExtraError, Origin
@@ -333,6 +329,7 @@ from pullback.tensor.run.program import jit
 from pullback.tensor.run.scheduled import schedule
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from pullback import array_api as array_api
     from pullback import distributed as distributed
     from pullback import fft as fft
     from pullback import gguf as gguf
@@ -342,8 +339,10 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import onnx as onnx
     from pullback import optim as optim
     from pullback import quantised as quantised
+    from pullback import random as random
     from pullback import rules as rules
     from pullback import sparse as sparse
+    from pullback import special as special
     from pullback import torch as torch
     from pullback import triton as triton
     from pullback import winograd as winograd
@@ -415,15 +414,14 @@ __all__ = [
 
 
 # What tensors answer NumPy and the array API with is made of tensors: the two meet here.
-_protocols.namespace = array_api
-_protocols.of_ufunc = _dispatch.of_ufunc
-_protocols.of_function = _dispatch.of_function
+_protocols.room = lambda name: importlib.import_module(f"{__name__}.{name}")
 
 if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
 _LAZY = (
+    "array_api",
     "distributed",
     "fft",
     "gguf",
@@ -432,8 +430,10 @@ _LAZY = (
     "nn",
     "optim",
     "quantised",
+    "random",
     "rules",
     "sparse",
+    "special",
     "winograd",
 )  # built of what is here
 _EXTRAS = {

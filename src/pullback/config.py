@@ -11,9 +11,12 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, dataclass_transform
 
 from pullback.errors import OptionError, RuleError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 # Named numbers of the passes that decide no code by what it costs. `Cap`: what is tried or looked
 # at, for the sake of compile time; more would be as right. `Legal`: beyond it would be wrong.
@@ -79,6 +82,13 @@ class _Source(SourceFileLoader):
 
     def path_stats(self, path: str) -> Any:
         raise OSError(f"no bytecode of {path}")
+
+
+def installed(group: str) -> EntryPoints:
+    """What installed packages register under a group; imported lazily, it takes 30 ms."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=group)
 
 
 def module_of(path: Path) -> ModuleType:

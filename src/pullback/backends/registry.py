@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,19 @@ import numpy as np
 
 from pullback.backends import base
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
-from pullback.backends.c.backend import C
-from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops.backend import Loops
-from pullback.backends.nvptx.backend import NVPTX
-from pullback.backends.opencl.backend import OpenCL
-from pullback.backends.reference.backend import Kernels, Reference
-from pullback.backends.triton.backend import Triton
-from pullback.config import module_of
-from pullback.errors import PullbackError, UnsupportedError
+from pullback.config import installed, module_of
+from pullback.errors import UnsupportedError
 from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
 ORACLE = "reference"
-BACKENDS: list[Backend] = [LLVM(), C(), OpenCL(), NVPTX(), Triton(), Reference(), Kernels()]
-OWN = {backend.name: backend for backend in BACKENDS}
-OWN["gpu"] = OWN["nvptx"]  # what reaches a device; Triton's kernels do not yet
+# Those of this package: a folder and a class. None is imported before it is asked for.
+OWN = {
+    "llvm": "llvm.LLVM", "c": "c.C", "opencl": "opencl.OpenCL", "nvptx": "nvptx.NVPTX",
+    "triton": "triton.Triton", "reference": "reference.Reference", "kernels": "reference.Kernels",
+    "gpu": "nvptx.NVPTX",  # what reaches a device; Triton's kernels do not yet
+}  # fmt: skip
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {
     "compile": (Compiler, ("name", *(n for n in dir(Compiler) if not n.startswith("_")))),
@@ -39,7 +36,7 @@ PROTOCOLS = {
 
 def names() -> list[str]:
     """Every backend that is installed."""
-    return list(dict.fromkeys([*OWN, *(p.name for p in entry_points(group=GROUP))]))
+    return list(dict.fromkeys([*OWN, *(p.name for p in installed(GROUP))]))
 
 
 def named(name: str) -> Backend:
@@ -49,7 +46,7 @@ def named(name: str) -> Backend:
     """
     name = str(name)
     if name in OWN:
-        return OWN[name]
+        return _own(OWN[name])
     return _of_file(*_version(Path(name))) if name.endswith(".py") else _foreign(name)
 
 
@@ -63,7 +60,7 @@ def compiler(name: str) -> Compiler:
 
 def by_nests() -> dict[str, Loops]:
     """Those of this package that go by way of loop nests."""
-    return {name: backend for name, backend in OWN.items() if isinstance(backend, Loops)}
+    return {name: backend for name in OWN if isinstance(backend := named(name), Loops)}
 
 
 def of_nests(name: str) -> Loops:
@@ -74,34 +71,38 @@ def of_nests(name: str) -> Loops:
     raise UnsupportedError(f"backend {name!r} does not go by way of loop nests", code="E313")
 
 
+def texts() -> Mapping[str, Text]:
+    """What the backends of this package show of a kernel; of equal names the first one's."""
+    every = map(named, OWN)
+    pairs = [p for b in every if isinstance(b, base.Explained) for p in b.texts().items()]
+    return dict(pairs) | dict(reversed(pairs))
+
+
 def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.ndarray[Any, Any]]:
     """The arrays of `wanted`, in order, by the interpreter that backends are held to.
 
     Raises: IndexRangeError.
     """
-    interpreter = OWN[ORACLE]
+    interpreter = named(ORACLE)
     assert isinstance(interpreter, GraphInterpreter), "it runs definitions"
     targets = [Variable(v.name, v.shape, v.dtype) for v in wanted]
     made = interpreter.run_graph(Graph(tuple(zip(targets, wanted, strict=True))), values)
     return [made[target] for target in targets]
 
 
-def texts() -> Mapping[str, Text]:
-    """What the backends of this package show of a kernel; of equal names the first one's."""
-    pairs = [p for b in BACKENDS if isinstance(b, base.Explained) for p in b.texts().items()]
-    return dict(pairs) | dict(reversed(pairs))
+@cache
+def _own(place: str) -> Backend:
+    """A backend of this package, one for all of its names."""
+    folder, kind = place.split(".")
+    return _checked(kind, getattr(import_module(f"{base.__package__}.{folder}.backend"), kind))
 
 
 @cache
 def _foreign(name: str) -> Backend:
     """A backend of another package."""
-    for point in entry_points(group=GROUP):
+    for point in installed(GROUP):
         if point.name == name:
-            try:
-                made = point.load()
-            except Exception as error:
-                raise _failed(f"{point.name!r} of {point.value}", error) from error
-            return _checked(name, made)
+            return _checked(name, _loaded(f"{point.name!r} of {point.value}", point.load))
     known = names()
     close = get_close_matches(name, known, 1)
     meant = f"did you mean {close[0]!r}? " if close else ""
@@ -121,27 +122,24 @@ def _version(path: Path) -> tuple[Path, int]:
 @cache
 def _of_file(path: Path, changed: int) -> Backend:
     """What a file calls `backend`."""
-    try:
-        module = module_of(path)
-    except Exception as error:
-        raise _failed(str(path), error) from error
+    module = _loaded(str(path), partial(module_of, path))
     if not hasattr(module, "backend"):
         help = "name an object `backend` in it: backends/base.py says what it has"
         raise UnsupportedError(f"{path} has no `backend`", help=help, code="E313")
     return _checked(str(path), module.backend)
 
 
-def _failed(which: str, error: Exception) -> PullbackError:
-    said = f"{type(error).__name__}: {error}"
-    return UnsupportedError(f"backend {which} fails to import: {said}", code="E313")
+def _loaded(what: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:
+        said = f"backend {what} fails to import: {type(error).__name__}: {error}"
+        raise UnsupportedError(said, code="E313") from error
 
 
 def _checked(name: str, backend: Any) -> Backend:
     """An object, or the class of one, that keeps one of the protocols."""
-    try:
-        made = backend() if isinstance(backend, type) else backend
-    except Exception as error:
-        raise _failed(repr(name), error) from error
+    made = _loaded(repr(name), backend) if isinstance(backend, type) else backend
     if isinstance(made, Compiler | GraphInterpreter | KernelInterpreter):
         return made
     what = f"backend {name!r} is {type(made).__name__}"

@@ -5,14 +5,13 @@ Being installed changes no program: a program is given the rules that its author
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pullback.config import UserRule, module_of
+from pullback.config import UserRule, installed, module_of
 from pullback.errors import RuleError
 
 GROUP = "pullback.rules"
@@ -25,7 +24,7 @@ def names() -> list[str]:
         >>> isinstance(pb.rules.names(), list)
         True
     """
-    return list(dict.fromkeys(point.name for point in entry_points(group=GROUP)))
+    return list(dict.fromkeys(point.name for point in installed(GROUP)))
 
 
 @cache
@@ -42,14 +41,12 @@ def named(name: str) -> tuple[UserRule, ...]:
         'E371'
     """
     if name.endswith(".py"):
-        return _checked(name, _of_file(Path(name)))
-    for point in entry_points(group=GROUP):
+        if not Path(name).is_file():
+            raise RuleError(f"no rules {name!r}", help="no such file", code="E371")
+        return _checked(name, _loaded(name, partial(module_of, Path(name))))
+    for point in installed(GROUP):
         if point.name == name:
-            try:
-                loaded = point.load()
-            except Exception as error:
-                raise _failed(f"{name!r} of {point.value}", error) from error
-            return _checked(name, loaded)
+            return _checked(name, _loaded(f"{name!r} of {point.value}", point.load))
     known = ", ".join(names()) or "none is installed"
     raise RuleError(f"no rules {name!r}", help=f"a file, or one of: {known}", code="E371")
 
@@ -65,25 +62,19 @@ def chosen(given: Any) -> tuple[UserRule, ...]:
     return tuple(rules)
 
 
-def _of_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise RuleError(f"no rules {str(path)!r}", help="no such file", code="E371")
+def _loaded(what: str, load: Callable[[], Any]) -> Any:
     try:
-        return module_of(path)
+        return load()
     except Exception as error:
-        raise _failed(str(path), error) from error
+        said = f"rules {what} fail to import: {type(error).__name__}: {error}"
+        raise RuleError(said, code="E371") from error
 
 
-def _failed(what: str, error: Exception) -> RuleError:
-    said = f"{type(error).__name__}: {error}"
-    return RuleError(f"rules {what} fail to import: {said}", code="E371")
-
-
-def _checked(name: str, loaded: Any) -> tuple[UserRule, ...]:
+def _checked(name: str, given: Any) -> tuple[UserRule, ...]:
     """A rule, rules, or all that stand in a module."""
-    if isinstance(loaded, ModuleType):
-        loaded = [v for v in vars(loaded).values() if isinstance(v, UserRule)]
-    rules = tuple(loaded) if isinstance(loaded, list | tuple) else (loaded,)
+    if isinstance(given, ModuleType):
+        given = [v for v in vars(given).values() if isinstance(v, UserRule)]
+    rules = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not rules or not all(isinstance(r, UserRule) for r in rules):
         what = f"rules {name!r} hold no rule, or something else"
         raise RuleError(what, help="functions under the decorators of pb.rules", code="E371")

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
 
@@ -40,6 +39,9 @@ def _facts(error: Exception, options: Options) -> str:
 
 
 def _version(package: str) -> str:
+    """Of an installed package; imported lazily, for nothing else wants it."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 
-def _unset(*_: Any) -> Any:
-    raise NotImplementedError
+def _unset(name: str) -> Any:
+    raise NotImplementedError(name)
 
 
 @dataclass(slots=True)
 class Protocols:
-    """Who answers: `pullback/__init__.py`, which has all rooms, says it once."""
+    """Who answers: `room` gives a room by its name, which is imported when it is first asked for.
+    `pullback/__init__.py`, which has all rooms, says it once.
+    """
 
-    namespace: Any = None
-    of_ufunc: Callable[..., Any] = _unset
-    of_function: Callable[..., Any] = _unset
+    room: Callable[[str], Any] = _unset
 
 
 protocols = Protocols()

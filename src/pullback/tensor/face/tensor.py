@@ -441,13 +441,13 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2024.12"):
             raise UnsupportedError(f"array API {api_version}", help="it is 2024.12 here")
-        return protocols.namespace
+        return protocols.room("array_api")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
-        return protocols.of_ufunc(ufunc, method, inputs, given)
+        return protocols.room("bridge.dispatch").of_ufunc(ufunc, method, inputs, given)
 
     def __array_function__(self, function: Any, types: Any, args: Any, given: Any) -> Any:
-        return protocols.of_function(function, args, given)
+        return protocols.room("bridge.dispatch").of_function(function, args, given)
 
     def item(self) -> bool | int | float:
         """The only element as a Python number. Raises: ShapeError for more than one."""

@@ -534,7 +534,7 @@ def drawn(s: UserSchedule, random: Random) -> UserSchedule:
     return s
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_random_schedules_give_the_same_results(name: str) -> None:
     function, arguments = CASES[name]

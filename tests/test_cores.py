@@ -12,6 +12,7 @@ import pytest
 import pullback as pb
 from pullback.backends.host.processor import host_target, named_target
 from pullback.backends.nests.cores import for_cores
+from pullback.ir.graph import Accumulate
 from pullback.machine.machine import with_numbers
 
 F = pb.nn.functional
@@ -131,3 +132,25 @@ def test_scatters_stay_as_they_are(machine: str) -> None:
         pb.jit(add, options=o) for o in (pb.Options(backend="llvm"), pb.Options(machine=machine))
     )
     assert few(places, rows).numpy().tobytes() == many(places, rows).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "columns", "tasks"), [(20_000, 200_000, 64, 1), (2_000, 20_000, 256, 2)]
+)
+def test_fewer_tasks_where_each_goes_through_all_places(
+    rows: int, count: int, columns: int, tasks: int
+) -> None:
+    """Rows that are read and added at places that are data, of `columns` each."""
+
+    def messages(at: Any, frm: Any, x: Any) -> Any:
+        return pb.zeros((rows, columns)).at[at].add(x[frm])
+
+    rng = np.random.default_rng(0)
+    at, frm = rng.integers(0, rows, (2, count)).astype(np.int32)
+    compiled = pb.jit(messages, options=pb.Options(backend="llvm"))
+    compiled(at, frm, normal(rows, columns))
+    kernels = compiled.program.distinct()
+    (kernel,) = (k for k in kernels if any(isinstance(s.form, Accumulate) for s in k.stages))
+    target = named_target("x86-64-v3")
+    given = dict(for_cores(kernel, target, ()))
+    assert given == {"tasks": tasks, "tile.0": columns // tasks}

@@ -337,7 +337,7 @@ def test_a_write_that_mostly_fills_goes_along_memory(rows: int, alone: bool) -> 
 
 @pytest.mark.parametrize("columns", [32, 48, 256])
 def test_a_task_owns_whole_vectors_of_an_accumulating_write(columns: int) -> None:
-    """Messages along edges: who owns less still reads and checks every place."""
+    """Messages along edges."""
     x, f = variable("x", 1000, 16), variable("f", 16, columns)
     z = define(
         "z", (1000, columns), lambda i, j, t: E.Mul(read(x, i, t), read(f, t, j)), over=(16,)
@@ -348,10 +348,7 @@ def test_a_task_owns_whole_vectors_of_an_accumulating_write(columns: int) -> Non
     form = Accumulate(SUM, (4000, columns), (read(target, i), j))
     add = Definition("w", (1000, columns), read(z, read(source, i), j), form)
     plan = choose(kernel((columns,), stage(z, (1,)), stage(add, (1,), w)), HOST)
-    assert 1 <= plan.tasks <= columns // HOST.lanes(4)
-    assert (plan.tasks > 1) == (
-        columns > 32
-    )  # one reads 4,000 places as fast as it adds 32 columns
+    assert 1 < plan.tasks <= columns // HOST.lanes(4)
     assert plan.tile[0] % HOST.lanes(4) == 0
 
 

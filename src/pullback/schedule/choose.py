@@ -155,21 +155,14 @@ def _packing_tasks(kernel: Kernel, body: Steps, tasks: int, target: Target) -> i
 
 
 def _whole_vectors(plan: _Plan) -> int:
-    """The most tasks that each own a vector of an accumulating write's lanes, and more work than
-    to read and check every place, as each does (8,192 edges of 32 columns: 4 tasks 91 us, one 37).
-    """
+    """The most tasks that each own a vector of an accumulating write's lanes."""
     kernel, target = plan.kernel, plan.model.target
-    ns = target.profile.tables["places"]
-    most, places, work = elements(kernel.outer), 0.0, 0.0
+    most = elements(kernel.outer)
     for step in plan.body:
         stage = kernel.stages[step.lead]
         if isinstance(stage.form, Accumulate) and step.vector in stage.bound:
             most = min(most, elements(kernel.outer) // target.lanes(stage.body.dtype.itemsize))
-            places += elements(stage.extents) / elements(kernel.outer) * ns["alone"]
-            work += elements(stage.extents) * ns["kept"]
-        else:
-            work += sum(plan.model.stage_ns(kernel.stages[n]) for n in step.stages)
-    return max(1, min(most, int(work / places)) if places else most)
+    return max(1, most)
 
 
 def _filling(stage: Stage, target: Target) -> bool:

@@ -9,7 +9,7 @@ Source: Griewank, Walther, Evaluating Derivatives, 2008, chapters 3 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pullback.config import frozen
 from pullback.triton import folds, words
@@ -19,6 +19,8 @@ from pullback.triton.forward import order_of
 from pullback.triton.nodes import Block, Operation, Value
 from pullback.triton.shifts import cancelled
 from pullback.triton.statements import Do, Either, Repeat
+
+ADDED = ("tt.store", "tt.atomic_rmw")
 
 
 @frozen
@@ -66,7 +68,7 @@ class Adjoint(Derivatives):
             self.undo(operation)
 
     def undo(self, o: Operation) -> None:
-        if o.name in ("tt.store", "tt.atomic_rmw"):
+        if o.name in ADDED:
             if any(v in self.known for v in o.results):
                 raise refused(o, "what it gives depends on the order of programs")
             self.stored(o)
@@ -93,6 +95,8 @@ class Adjoint(Derivatives):
                 raise refused(o, f"an atomic {o.attribute('word')}")
             return
         if value not in self.vary:
+            if o.name == "tt.store" and self.behind(base):
+                self.cleared(base, pointer, mask)
             return
         if base.name not in self.wanted.outputs:
             raise refused(o, f"{base.name}, which depends on what is differentiated, is no output")
@@ -106,9 +110,25 @@ class Adjoint(Derivatives):
         kept = f", mask={self.mask(mask[0])}" if mask else ""
         other = ", other=0.0" if mask and value.type.shape else ""
         self.add(value, f"tl.cast(tl.load({at}{kept}{other}), {self.sums(value.type)})")
-        if o.name == "tt.store" and (base.name in self.wanted.replaced or self.again(base)):
+        if o.name == "tt.store":
+            self.cleared(base, pointer, mask)
+
+    def cleared(self, base: Value, pointer: Value, mask: Sequence[Value]) -> None:
+        """What lay there before a store gave nothing to what comes from behind."""
+        if base.name in self.wanted.replaced or self.again(base):
+            at = self.address(pointer, self.gradient(base))
+            kept = f", mask={self.mask(mask[0])}" if mask else ""
             self.lines.append(Do(f"tl.store({at}, 0.0{kept})"))
             self.lines.append(Do("tl.debug_barrier()"))
+
+    def behind(self, base: Value) -> bool:
+        """Whether what comes from behind an argument is of any other element than of numbers."""
+        if base in self.upstream or base.name not in self.wanted.outputs - self.wanted.silent:
+            return False
+        stores = (o for o in self.facts.function.block.walk() if o.name in ADDED)
+        values = (o.operands[1] for o in stores if self.facts.bases[o.operands[0]] is base)
+        kept = base.name in self.wanted.replaced & self.wanted.wrt
+        return kept or any(v in self.vary for v in values)
 
     def again(self, base: Value) -> bool:
         """Whether a kernel may store twice to a place of an argument."""
@@ -148,9 +168,11 @@ class Adjoint(Derivatives):
         return [v for v in read if v in self.vary and v not in own and v.type.is_float]
 
     def acts(self, o: Operation) -> bool:
-        """Whether the blocks of an operation hold anything that varies."""
-        return any(
-            v in self.vary for r in o.regions for q in r.walk() for v in q.results + q.operands
+        """Whether the blocks of an operation hold anything that varies, or is written over."""
+        walk = [q for r in o.regions for q in r.walk()]
+        over = (q for q in walk if q.name == "tt.store")
+        return any(v in self.vary for q in walk for v in q.results + q.operands) or any(
+            self.behind(self.facts.bases[q.operands[0]]) for q in over
         )
 
     def branch(self, o: Operation) -> None:

@@ -204,9 +204,7 @@ class Operator:
         proved = frozenset(n for n in self.replaced if reach.replaces(n))
         return proved | self.watched(call, key, reach, proved)
 
-    def watched(
-        self, call: Call, key: Any, reach: Reach, proved: frozenset[str]
-    ) -> frozenset[str]:
+    def watched(self, call: Call, key: Any, reach: Reach, proved: frozenset[str]) -> frozenset[str]:
         """Of the rest those for which a kernel finds no element that is read too late."""
         kinds = {n: {o.name for o in reach.touching(n)} for n in self.replaced if n not in proved}
         names = tuple(n for n, own in kinds.items() if own == {"tt.load", "tt.store"})

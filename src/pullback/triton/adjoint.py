@@ -16,9 +16,10 @@ from pullback.triton import folds, words
 from pullback.triton.derivatives import Derivatives
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.forward import order_of
+from pullback.triton.kept import beyond
 from pullback.triton.nodes import Block, Operation, Value
 from pullback.triton.shifts import cancelled
-from pullback.triton.statements import Do, Either, Repeat
+from pullback.triton.statements import Do, Either, Repeat, reads
 
 ADDED = ("tt.store", "tt.atomic_rmw")
 
@@ -48,6 +49,7 @@ class Adjoint(Derivatives):
         still = cancelled(facts, wanted.silent)
         super().__init__(facts, facts.varying(wanted.wrt, still=still))
         self.wanted = wanted
+        self.visible: list[Block] = []  # those around what is undone
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
         self.results: dict[Value, str] = {}  # of a function: derivatives, by argument
@@ -64,8 +66,21 @@ class Adjoint(Derivatives):
 
     def reverse(self, block: Block) -> None:
         """The operations of a block, backwards."""
+        self.visible.append(block)
         for operation in reversed(block.operations):
             self.undo(operation)
+        self.visible.pop()
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is there, in all lanes what it was computed as."""
+        if value in self.kept and not self.exact(self.kept[value]):
+            return False
+        return any(value in o.results for block in self.visible for o in block.operations)
+
+    def exact(self, store: Operation) -> bool:
+        """Whether what is loaded from where it was stored is right in each lane."""
+        base = self.facts.bases[store.operands[0]].name
+        return base in self.wanted.whole or beyond(self.facts, store) is not None
 
     def undo(self, o: Operation) -> None:
         if o.name in ADDED:
@@ -213,13 +228,22 @@ class Adjoint(Derivatives):
                 if body.yields[k] in self.vary:
                     self.add(body.yields[k], passed[k])
             self.reverse(body)
-            for k in flows:
-                known = carried[k] in self.known
-                zero = self.zero(carried[k].type)
-                self.assign(passed[k], self.expression(carried[k]) if known else zero)
+            self.passed([(passed[k], carried[k]) for k in flows])
         self.lines.append(Repeat(f"for {back} in range(0, {trips})", tuple(lines)))
         for k in flows:
             self.add(starts(o)[k], passed[k])
+
+    def passed(self, pairs: list[tuple[str, Value]]) -> None:
+        """What the step before is given of each carried value, all at once."""
+        names, made = {name for name, _ in pairs}, list[tuple[str, str]]()
+        for name, value in pairs:
+            text = self.expression(value) if value in self.known else self.zero(value.type)
+            if reads(text) & names:
+                self.assign(self.own(value), text)
+                text = self.own(value)
+            made.append((name, text))
+        for name, text in made:
+            self.assign(name, text)
 
     def flows(self, o: Operation, place: int, carried: Value) -> bool:
         return carried in self.vary and carried.type.is_float
@@ -244,16 +268,37 @@ class Adjoint(Derivatives):
 
     def summed(self, o: Operation) -> None:
         """Of a scalar that a block repeats."""
-        self.add(o.operands[0], f"tl.sum({self.d(o.results[0])})")
+        with self.outside(o, lambda text: None if self.extents(text) else text) as g:
+            self.add(o.operands[0], f"tl.sum({g})")
 
     def broadcast(self, o: Operation) -> None:
-        (value,), text = o.operands, self.d(o.results[0])
-        for axis, (own, whole) in enumerate(
-            zip(value.type.shape, o.results[0].type.shape, strict=True)
-        ):
-            if own != whole:
-                text = f"tl.sum({text}, {axis}, keep_dims=True)"
-        self.add(value, text)
+        (value,) = o.operands
+        pairs = enumerate(zip(value.type.shape, o.results[0].type.shape, strict=True))
+        axes = [axis for axis, (own, whole) in pairs if own != whole]
+
+        def passed(text: str) -> str | None:
+            shape = self.extents(text)
+            wide = shape is None or any(shape[axis] > 1 for axis in axes if shape)
+            return None if wide else text
+
+        with self.outside(o, passed) as g:
+            for axis in axes:
+                g = f"tl.sum({g}, {axis}, keep_dims=True)"
+            self.add(value, g)
+
+    def expanded(self, o: Operation) -> None:
+        def passed(text: str) -> str | None:
+            if self.extents(text) == ():
+                return text
+            value = self.algebra.values.get(text)
+            holder = None if value is None else self.facts.makers.get(value)
+            if holder and (holder.name, holder.attributes) == (o.name, o.attributes):
+                return self.short(holder.operands[0])[0]
+            return None
+
+        shape = words.shape_of(o.operands[0].type.shape)
+        with self.outside(o, passed) as g:
+            self.add(o.operands[0], f"tl.reshape({g}, {shape})")
 
     def reshaped(self, o: Operation) -> None:
         shape = words.shape_of(o.operands[0].type.shape)
@@ -322,7 +367,7 @@ RULES: dict[str, Callable[[Adjoint, Operation], None]] = {
     "tt.load": Adjoint.loaded_back,
     "tt.splat": Adjoint.summed,
     "tt.broadcast": Adjoint.broadcast,
-    "tt.expand_dims": Adjoint.reshaped,
+    "tt.expand_dims": Adjoint.expanded,
     "tt.reshape": Adjoint.reshaped,
     "tt.trans": Adjoint.transposed,
     "tt.dot": Adjoint.dotted,

@@ -43,9 +43,22 @@ def reduced(to: Derivatives, o: Operation) -> None:
 
 
 def _repeated(to: Derivatives, o: Operation, text: str) -> str | None:
-    """A factor of a sum's result as one of its elements; nothing, where it has no text there."""
-    if to.extents(text) == ():
-        return text
+    """A factor of a sum's result as one of its elements; nothing, where it has no use there.
+
+    It is of use where what the elements have shares it, or what they are made by is divided by it:
+    written by itself it would be so for each of them.
+    """
+    found = text if to.extents(text) == () else _expanded(to, o, text)
+    value = o.operands[0]
+    if (holder := to.facts.makers.get(value)) is not None:
+        to.algebra.meets(holder)
+    shared = value in to.known and found in dict(to.terms[value].factors)
+    met = ((to.short(value)[0], 1), (found or "", -1))
+    return found if shared or to.algebra.divided(met, value.type) != met else None
+
+
+def _expanded(to: Derivatives, o: Operation, text: str) -> str | None:
+    """What a sum's result is called where it stands beside the elements."""
     for other in to.facts.function.block.walk():
         if other.name != "tt.expand_dims" or other.attribute("axis") != o.attribute("axis"):
             continue

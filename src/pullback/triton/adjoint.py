@@ -49,6 +49,7 @@ class Adjoint(Derivatives):
         still = cancelled(facts, wanted.silent)
         super().__init__(facts, facts.varying(wanted.wrt, still=still))
         self.wanted = wanted
+        self.later: dict[Value, str] = {}  # what the next step of a loop began with
         self.visible: list[Block] = []  # those around what is undone
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
@@ -63,6 +64,12 @@ class Adjoint(Derivatives):
         return self.arguments[base.name]
 
     # --- operations -------------------------------------------------------------------------------
+
+    def operation(self, o: Operation, tapes: bool) -> None:
+        super().operation(o, tapes)
+        for value in o.results:
+            if value in self.later:
+                self.assign(value.name, self.later[value])
 
     def reverse(self, block: Block) -> None:
         """The operations of a block, backwards."""
@@ -220,6 +227,7 @@ class Adjoint(Derivatives):
             )
         trips, back, step = self.name("trips"), self.name("back"), self.name("step")
         self.assign(trips, self.trips(o))
+        after = self.after(o, carried)
         with self.inside(), self.collected() as lines:
             self.assign(step, f"{trips} - 1 - {back}")
             self.at_step(o, carried, step)
@@ -229,9 +237,28 @@ class Adjoint(Derivatives):
                     self.add(body.yields[k], passed[k])
             self.reverse(body)
             self.passed([(passed[k], carried[k]) for k in flows])
+            for value, name in after:
+                self.assign(name, value.name)
         self.lines.append(Repeat(f"for {back} in range(0, {trips})", tuple(lines)))
         for k in flows:
             self.add(starts(o)[k], passed[k])
+
+    def after(self, o: Operation, carried: tuple[Value, ...]) -> list[tuple[Value, str]]:
+        """Carried values, and names for those of the step that follows.
+
+        A step's result is what the next one began with. Where it is made of what is carried, which
+        is on a tape then, it is not computed again.
+        """
+        body, made = o.regions[-1], list[tuple[Value, str]]()
+        for place, (value, end) in enumerate(zip(carried, body.yields, strict=True)):
+            grows = self.facts.step(o, place) is not None
+            if grows or end.type.pointer or not _made_of(body, end, value):
+                continue
+            name = self.name(f"{value.name}_after")
+            self.assign(name, o.results[place].name)
+            self.later[end] = name
+            made.append((value, name))
+        return made
 
     def passed(self, pairs: list[tuple[str, Value]]) -> None:
         """What the step before is given of each carried value, all at once."""
@@ -353,6 +380,24 @@ class Adjoint(Derivatives):
     def cast(self, o: Operation) -> None:
         if o.operands[0] in self.vary:
             raise refused(o, "a float made of the bits of another")
+
+
+def _made_of(block: Block, value: Value, other: Value) -> bool:
+    """Whether an operation of a block makes a value of another one."""
+    makers = {v: o for o in block.operations for v in o.results}
+    todo, known = [value], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one == other:
+            return value in makers
+        holder = None if one in known else makers.get(one)
+        known.add(one)
+        if holder is not None:
+            todo += [
+                *holder.operands,
+                *(v for r in holder.regions for q in r.walk() for v in q.operands),
+            ]
+    return False
 
 
 def _once(block: Block) -> Iterator[Operation]:

@@ -322,7 +322,7 @@ def soft_beyond_kernel(X, W, OUT, n, BLOCK: tl.constexpr):
     """Lanes that are left out where it is stored take part in the sum."""
     at = tl.arange(0, BLOCK)
     x = tl.load(X + at, mask=at < n, other=0.0)
-    e = tl.exp(x * tl.load(W) + at * tl.load(W) * 0.1)
+    e = tl.exp(x + at * tl.load(W) * 0.1)
     tl.store(OUT + at, e / tl.sum(e, 0), mask=at < n)
 
 
@@ -333,7 +333,8 @@ def running_kernel(X, OUT, n, STEPS: tl.constexpr, BLOCK: tl.constexpr):
     x = _loaded(X, n, at)
     a, b = x, 0.5 * x
     for i in range(STEPS):
-        a, b = b + tl.sin(a * x), a * tl.cos(b) + i
+        a, b = b + tl.sin(a * x), tl.exp(-0.3 * a * b) / (i + 1)
+        b = tl.exp(-b)
     _stored(X, OUT, n, at, a * b)
 
 
@@ -348,21 +349,18 @@ def crossed_kernel(X, OUT, n, STEPS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def soft_fewer_kernel(X, W, OUT, n, BLOCK: tl.constexpr):
+def soft_fewer_kernel(X, OUT, n, BLOCK: tl.constexpr):
     """Fewer lanes are stored than are loaded."""
     at = tl.arange(0, BLOCK)
-    e = tl.exp(tl.load(X + at, mask=at < n, other=float("-inf")) * tl.load(W))
+    e = tl.exp(tl.load(X + at, mask=at < n, other=float("-inf")))
     tl.store(OUT + at, e / tl.sum(e, 0), mask=at < n - 3)
 
 
 @triton.jit
-def branch_ratio_kernel(X, OUT, n, few, BLOCK: tl.constexpr):
-    """A quotient that is there in a branch alone."""
+def branch_ratio_kernel(X, OUT, Z, n, few, BLOCK: tl.constexpr):
+    """A quotient that is there in a branch alone, of what does not vary."""
     at = tl.arange(0, BLOCK)
-    x = tl.load(X + at, mask=at < n, other=float("-inf"))
-    e = tl.exp(x)
-    s = tl.sum(e, 0)
-    y = tl.where(at < n, x, 0.0) * tl.log(s)
+    above, below = at * 0.5 + 1, n * 0.25
     if n > few:
-        y += e / s
-    tl.store(OUT + at, y, mask=at < n)
+        tl.store(Z + at, tl.where(above / below > 2, 1.0, 0.0), mask=at < n)
+    _stored(X, OUT, n, at, _loaded(X, n, at) * above / below)

@@ -81,7 +81,7 @@ class Algebra:
             if powers.get(sign, 0) < 1:
                 continue
             for text, power in factors:
-                holder = self.to.facts.makers.get(self.values.get(text))  # type: ignore[arg-type]
+                holder = self.maker(self.values.get(text))
                 if power > 0 and text == x:
                     return times(factors, ((sign, -1), (x, -1), (size, 1)))
                 if power > 0 and holder and holder.name in _DIVISIONS:
@@ -156,7 +156,7 @@ class Algebra:
         """Factors without numbers, those in values too, and the number."""
         number, rest = 1.0, Factors()
         for text, power in factors:
-            holder = self.to.facts.makers.get(self.values.get(text))  # type: ignore[arg-type]
+            holder = self.maker(self.values.get(text))
             texts = [text]
             if holder and holder.name == "arith.mulf":
                 texts = [self.text(v) for v in holder.operands]

@@ -48,13 +48,15 @@ def _repeated(to: Derivatives, o: Operation, text: str) -> str | None:
     It is of use where what the elements have shares it, or what they are made by is divided by it:
     written by itself it would be so for each of them.
     """
-    found = text if to.extents(text) == () else _expanded(to, o, text)
+    beside = text if to.extents(text) == () else _expanded(to, o, text)
+    if beside is None:
+        return None
     value = o.operands[0]
     if (holder := to.facts.makers.get(value)) is not None:
         to.algebra.meets(holder)
-    shared = value in to.known and found in dict(to.terms[value].factors)
-    met = ((to.short(value)[0], 1), (found or "", -1))
-    return found if shared or to.algebra.divided(met, value.type) != met else None
+    shared = value in to.known and beside in dict(to.terms[value].factors)
+    met = ((to.short(value)[0], 1), (beside, -1))
+    return beside if shared or to.algebra.divided(met, value.type) != met else None
 
 
 def _expanded(to: Derivatives, o: Operation, text: str) -> str | None:

@@ -71,9 +71,9 @@ class Watched(Forward):
         at = self.address(pointer, self.marks[name]["stored"])
         kept = self.kept_lanes(mask)
         other = f", other={wanted}" if mask else ""
-        found = f"tl.cast(tl.load({at}{kept}{other}) != {wanted}, tl.int32)"
-        found = f"tl.max({found})" if pointer.type.shape else found
-        self.lines.append(Do(f"tl.atomic_max({self.late} + {self.names[name]}, {found})"))
+        wrong = f"tl.cast(tl.load({at}{kept}{other}) != {wanted}, tl.int32)"
+        wrong = f"tl.max({wrong})" if pointer.type.shape else wrong
+        self.lines.append(Do(f"tl.atomic_max({self.late} + {self.names[name]}, {wrong})"))
 
     def kept_lanes(self, mask: Sequence[Value]) -> str:
         return f", mask={self.mask(mask[0])}" if mask else ""

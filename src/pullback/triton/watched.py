@@ -32,7 +32,7 @@ class Watched(Forward):
         kinds = ("stored", "least", "most")
         self.marks = {n: {kind: self.name(f"{kind}_{n}") for kind in kinds} for n in names}
         self.late = self.name("late")
-        self.own = self.name("own")
+        self.own, self.wrong = self.name("own"), self.name("wrong")
 
     @property
     def takes(self) -> list[str]:
@@ -72,8 +72,9 @@ class Watched(Forward):
         kept = self.kept_lanes(mask)
         other = f", other={wanted}" if mask else ""
         wrong = f"tl.cast(tl.load({at}{kept}{other}) != {wanted}, tl.int32)"
-        wrong = f"tl.max({wrong})" if pointer.type.shape else wrong
-        self.lines.append(Do(f"tl.atomic_max({self.late} + {self.names[name]}, {wrong})"))
+        self.assign(self.wrong, f"tl.max({wrong})" if pointer.type.shape else wrong)
+        at = f"{self.late} + {self.names[name]}"
+        self.lines.append(Do(f"tl.atomic_max({at}, {self.wrong}, mask={self.wrong} != 0)"))
 
     def kept_lanes(self, mask: Sequence[Value]) -> str:
         return f", mask={self.mask(mask[0])}" if mask else ""

@@ -50,9 +50,14 @@ ELEMENTS = (
     "tl.sin({a}) + {b}", "{a} * tl.cos({b})", "{a} / (1 + {b} * {b})", "tl.exp(-{a} * {a}) * {b}",
     "tl.sqrt(1 + {a} * {a}) - {b}", "tl.rsqrt(1 + {a} * {a}) * {b}", "tl.erf({a}) + 0.5 * {b}",
     "tl.log(1 + {a} * {a}) * {b}", "tl.where(at % 3 == 0, {a}, {b})", "tl.sigmoid({a}) * {b}",
-    "tl.fma({a}, {b}, {a})", "tl.where(mask, {a}, 0.0) * {b}",
+    "tl.fma({a}, {b}, {a})", "tl.where(mask, {a}, 0.0) * {b}", "tl.maximum({a}, 0.3) * {b}",
+    "tl.minimum(tl.exp(0.2 * tl.sin({a})) - 1.1, 0.07) + {b}", "{a} / (1 + tl.abs({b}))",
+    "tl.maximum(0.7 - {a}, -0.9) * {b} / 3", "{b} * {a} * {b} / (2 + tl.cos({b})) * 0.5",
+    "{a} / (n * 0.1) * tl.minimum({b} * (n * -0.1), 0.0)", "0.5 * {a} * {a} - {a} * 0.3 + {b}",
 )  # fmt: skip
 BLOCKS = (
+    "tl.exp(tl.sin({a})) / tl.sum(tl.exp(tl.sin({a})), 0) * {b}",
+    "tl.cos({a}) * 2 / tl.sum(tl.where(mask, 1 + {b} * {b}, 0.0), 0) - {b}",
     "{a} * tl.sum(tl.where(mask, {b}, 0.0), 0) * 0.2",
     "{a} - tl.sum({b} * {b}, 0) / BLOCK",
     "tl.cumsum(tl.where(mask, {a}, 0.0), 0) * 0.2 + {b}",

@@ -282,8 +282,11 @@ def test_a_tensor_that_is_read_and_then_written() -> None:
 def test_what_is_read_may_be_gone() -> None:
     x = torch.randn(3, 10, requires_grad=True)
     f = pb.triton.op(corpus.shifting_kernel, grid=(3,), outputs={"X": "X"})
+    f(x, 10, BLOCK=4).sum().backward()  # a program loads what it stores, and then stores
+    known = torch.tensor([2.0, 1, 1, 1, 0, 1, 1, 1, 1, 1])
+    torch.testing.assert_close(x.grad, known.repeat(3, 1))
     with pytest.raises(GradientError, match="E424"):
-        f(x, 10, BLOCK=4)
+        f(x, 4, BLOCK=4)  # the next row's first element
     turned = pb.triton.op(corpus.turned_kernel, grid=(3,), outputs={"X": "X"})
     with pytest.raises(GradientError, match="E424"):
         turned(x, torch.randn(4), 3, BLOCK=4)  # rows that meet

@@ -36,6 +36,12 @@ def operations(f: Any, types: dict[str, str], *given: Any, **named: Any) -> int:
     return sum(k.startswith(("arith.", "math.")) and k != "arith.constant" for k in kinds)
 
 
+def falling(x: Any) -> Any:
+    y = (2 - x).clamp(min=0.5) + (-4 * x).clamp(max=1) + (x / 3 - 0.1).clamp(min=0.7)
+    y = y + (x * len(x) * -0.02).clamp(min=0)
+    return y + (F.softplus(x) - 1).clamp(max=0) * x
+
+
 # By name: PyTorch's, and the operations that it takes by hand.
 ELEMENTS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "sigmoid": (torch.sigmoid, 7),
@@ -46,6 +52,15 @@ ELEMENTS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "safe_sqrt": (lambda x: torch.where(x > 0, x.clamp(min=1e-30).sqrt(), 0.0) - x, 6),
     "stairs": (lambda x: F.relu(x) + F.relu(x - 1), 4),
     "larger": (lambda x: torch.maximum(-x, x.sin()) - torch.where(x > 0, -x, 3 * x), 15),
+    "log_sigmoid": (F.logsigmoid, 5),
+    "hard_sigmoid": (F.hardsigmoid, 2),
+    "hard_swish": (F.hardswish, 7),
+    "selu": (F.selu, 5),
+    "celu": (lambda x: F.celu(x, 2.5), 6),
+    "soft_sign": (F.softsign, 6),
+    "smooth": (lambda x: F.smooth_l1_loss(x, x * 0, reduction="none", beta=2.0), 9),
+    "falling": (falling, 26),
+    "powers_of_one": (lambda x: 0.75 * x - x, 20),
 }
 
 
@@ -57,6 +72,79 @@ def test_a_derivative_is_as_short_as_by_hand(name: str) -> None:
     same(f, of, [x], 50, BLOCK=64)
     types = {"X": "*fp32", "n": "i32", "d_OUT": "*fp32", "d_X": "*fp32"}
     assert operations(f, types, x, 50, BLOCK=64) <= count
+
+
+@pytest.mark.parametrize("number", [-1e-9, 0.0, 1e-9])
+@pytest.mark.parametrize("name", ["selu", "celu"])
+def test_beside_a_kink(name: str, number: float) -> None:
+    """Where an exponential is rounded to 1 one of both sides counts, and not both."""
+    f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs="OUT")
+    x = torch.full((50,), number, requires_grad=True)
+    f(x, 50, BLOCK=64).sum().backward()
+    y = torch.full((50,), number, dtype=torch.float64, requires_grad=True)
+    ELEMENTS[name][0](y).sum().backward()
+    torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_softmax_is_differentiated_by_its_output(log: bool) -> None:
+    """What it was made of is not loaded; lanes that the mask leaves out are known."""
+    f = pb.triton.op(corpus.soft_kernel, grid=lambda a: (a["X"].shape[0],), outputs="OUT")
+    of = torch.log_softmax if log else torch.softmax
+    x = torch.randn(5, 27)
+    text = same(f, lambda x: of(x, 1), [x], 27, 27, LOG=log, BLOCK=32)
+    assert "tl.load(OUT +" in text and "tl.load(X +" not in text
+    assert text.count("tl.exp(") == log and "tl.max(" not in text
+    assert ('other=float("-inf")' in text) == log
+    types = {n: "i32" if n in ("stride", "columns") else "*fp32" for n in f.jit.arg_names}
+    types |= {"d_OUT": "*fp32", "d_X": "*fp32"}
+    assert operations(f, types, x, 27, 27, LOG=log, BLOCK=32) <= 4
+    assert pb.triton.check(f, x, 27, 27, LOG=log, BLOCK=32).linear < 1e-5
+
+
+def test_lanes_that_are_not_stored_count() -> None:
+    f = pb.triton.op(corpus.soft_beyond_kernel, grid=(1,), outputs="OUT")
+
+    def of(x: Any, w: Any) -> Any:
+        x = torch.cat([x, x.new_zeros(3)])
+        return (x + torch.arange(16) * w * 0.1).softmax(0)[:13]
+
+    same(f, of, [torch.randn(13), torch.randn(1)], 13, BLOCK=16)
+    fewer = {"OUT": lambda a: torch.empty(a["n"] - 3)}
+    f = pb.triton.op(corpus.soft_fewer_kernel, grid=(1,), outputs=fewer)
+    same(f, lambda x: x.softmax(0)[:10], [torch.randn(13)], 13, BLOCK=16)
+
+
+@pytest.mark.parametrize("few", [5, 50])
+def test_a_quotient_of_a_branch_is_not_there_outside_of_it(few: int) -> None:
+    f = pb.triton.op(corpus.branch_ratio_kernel, grid=(1,), outputs={"OUT": "X", "Z": "X"})
+    x = torch.randn(13, requires_grad=True)
+    f(x, 13, few, BLOCK=16)[0].sum().backward()
+    torch.testing.assert_close(x.grad, (torch.arange(13) * 0.5 + 1) / 3.25)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5])
+def test_what_a_loop_carries_crosswise(steps: int) -> None:
+    f = pb.triton.op(corpus.running_kernel, grid=(1,), outputs="OUT")
+
+    def running(x: Any) -> Any:
+        a, b = x, 0.5 * x
+        for i in range(steps):
+            a, b = b + torch.sin(a * x), torch.exp(-0.3 * a * b) / (i + 1)
+            b = torch.exp(-b)
+        return a * b
+
+    text = same(f, running, [torch.randn(13) * 0.5], 13, STEPS=steps, BLOCK=16)
+    assert text.count("_after = ") == 2 * (steps > 1)  # it is computed once, and kept
+
+    def crossed(x: Any) -> Any:
+        a, b, c = x, 2 * x, 3 * x
+        for _ in range(steps):
+            a, b, c = b, c, a
+        return a * b + c.sin()
+
+    f = pb.triton.op(corpus.crossed_kernel, grid=(1,), outputs="OUT")
+    same(f, crossed, [torch.randn(13)], 13, STEPS=steps, BLOCK=16)
 
 
 @pytest.mark.parametrize("name", ["relu", "relu6", "leaky_relu", "elu", "safe_sqrt"])

@@ -236,3 +236,131 @@ def ordered_kernel(X, OUT, n, BLOCK: tl.constexpr):
 def published_kernel(X, OUT, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.atomic_store(OUT + at, tl.load(X + at) + 1.0)
+
+
+@triton.jit
+def log_sigmoid_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    _stored(X, OUT, n, at, tl.log(1 / (1 + tl.exp(-_loaded(X, n, at)))))
+
+
+@triton.jit
+def hard_sigmoid_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    _stored(X, OUT, n, at, tl.maximum(0, tl.minimum(1, x / 6 + 0.5)))
+
+
+@triton.jit
+def hard_swish_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    _stored(X, OUT, n, at, x * tl.minimum(tl.maximum(x + 3, 0), 6) / 6)
+
+
+@triton.jit
+def selu_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    low = tl.minimum(0, 1.6732632 * (tl.exp(x) - 1))
+    _stored(X, OUT, n, at, 1.050701 * (tl.maximum(0, x) + low))
+
+
+@triton.jit
+def celu_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    """Its parameter is a number of any sign that nothing is known of."""
+    at = tl.arange(0, BLOCK)
+    x, a = _loaded(X, n, at), n * 0.05
+    y = tl.maximum(0, x) + tl.minimum(0, a * (tl.exp(x / a) - 1))
+    _stored(X, OUT, n, at, y)
+
+
+@triton.jit
+def soft_sign_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    _stored(X, OUT, n, at, x / (1 + tl.abs(x)))
+
+
+@triton.jit
+def smooth_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    _stored(X, OUT, n, at, tl.where(tl.abs(x) < 2, 0.5 * x * x / 2, tl.abs(x) - 1))
+
+
+@triton.jit
+def falling_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    """Bounds of what falls, of factors of any sign and of numbers that are not exact."""
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    y = tl.maximum(2 - x, 0.5) + tl.minimum(-4 * x, 1) + tl.maximum(x / 3 - 0.1, 0.7)
+    y += tl.maximum(x * (n * -0.02), 0)
+    _stored(X, OUT, n, at, y + tl.minimum(tl.log(tl.exp(x) + 1) - 1, 0) * x)
+
+
+@triton.jit
+def powers_of_one_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    _stored(X, OUT, n, at, x * x * 0.25 / x * 3 - (x + 2) / (x + 2) * x)
+
+
+@triton.jit
+def soft_kernel(X, OUT, stride, columns, LOG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * stride + tl.arange(0, BLOCK)[None, :]
+    kept = tl.arange(0, BLOCK)[None, :] < columns
+    x = tl.load(X + at, mask=kept, other=float("-inf"))
+    x -= tl.max(x, 1)[:, None]
+    e = tl.exp(x)
+    s = tl.sum(e, 1)[:, None]
+    tl.store(OUT + at, x - tl.log(s) if LOG else e / s, mask=kept)
+
+
+@triton.jit
+def soft_beyond_kernel(X, W, OUT, n, BLOCK: tl.constexpr):
+    """Lanes that are left out where it is stored take part in the sum."""
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    e = tl.exp(x + at * tl.load(W) * 0.1)
+    tl.store(OUT + at, e / tl.sum(e, 0), mask=at < n)
+
+
+@triton.jit
+def running_kernel(X, OUT, n, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Two values that a loop carries, crosswise; a step's result is the next one's beginning."""
+    at = tl.arange(0, BLOCK)
+    x = _loaded(X, n, at)
+    a, b = x, 0.5 * x
+    for i in range(STEPS):
+        a, b = b + tl.sin(a * x), tl.exp(-0.3 * a * b) / (i + 1)
+        b = tl.exp(-b)
+    _stored(X, OUT, n, at, a * b)
+
+
+@triton.jit
+def crossed_kernel(X, OUT, n, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Values that change places at each step, and nothing else."""
+    at = tl.arange(0, BLOCK)
+    a, b, c = _loaded(X, n, at), _loaded(X, n, at) * 2, _loaded(X, n, at) * 3
+    for _ in range(STEPS):
+        a, b, c = b, c, a
+    _stored(X, OUT, n, at, a * b + tl.sin(c))
+
+
+@triton.jit
+def soft_fewer_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    """Fewer lanes are stored than are loaded."""
+    at = tl.arange(0, BLOCK)
+    e = tl.exp(tl.load(X + at, mask=at < n, other=float("-inf")))
+    tl.store(OUT + at, e / tl.sum(e, 0), mask=at < n - 3)
+
+
+@triton.jit
+def branch_ratio_kernel(X, OUT, Z, n, few, BLOCK: tl.constexpr):
+    """A quotient that is there in a branch alone, of what does not vary."""
+    at = tl.arange(0, BLOCK)
+    above, below = at * 0.5 + 1, n * 0.25
+    if n > few:
+        tl.store(Z + at, tl.where(above / below > 2, 1.0, 0.0), mask=at < n)
+    _stored(X, OUT, n, at, _loaded(X, n, at) * above / below)

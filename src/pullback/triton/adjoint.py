@@ -9,16 +9,19 @@ Source: Griewank, Walther, Evaluating Derivatives, 2008, chapters 3 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pullback.config import frozen
 from pullback.triton import folds, words
 from pullback.triton.derivatives import Derivatives
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.forward import order_of
+from pullback.triton.kept import beyond
 from pullback.triton.nodes import Block, Operation, Value
 from pullback.triton.shifts import cancelled
-from pullback.triton.statements import Do, Either, Repeat
+from pullback.triton.statements import Do, Either, Repeat, reads
+
+ADDED = ("tt.store", "tt.atomic_rmw")
 
 
 @frozen
@@ -46,6 +49,8 @@ class Adjoint(Derivatives):
         still = cancelled(facts, wanted.silent)
         super().__init__(facts, facts.varying(wanted.wrt, still=still))
         self.wanted = wanted
+        self.later: dict[Value, str] = {}  # what the next step of a loop began with
+        self.visible: list[Block] = []  # those around what is undone
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
         self.results: dict[Value, str] = {}  # of a function: derivatives, by argument
@@ -60,13 +65,32 @@ class Adjoint(Derivatives):
 
     # --- operations -------------------------------------------------------------------------------
 
+    def operation(self, o: Operation, tapes: bool) -> None:
+        super().operation(o, tapes)
+        for value in o.results:
+            if value in self.later:
+                self.assign(value.name, self.later[value])
+
     def reverse(self, block: Block) -> None:
         """The operations of a block, backwards."""
+        self.visible.append(block)
         for operation in reversed(block.operations):
             self.undo(operation)
+        self.visible.pop()
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is there, in all lanes what it was computed as."""
+        if value in self.kept and not self.exact(self.kept[value]):
+            return False
+        return any(value in o.results for block in self.visible for o in block.operations)
+
+    def exact(self, store: Operation) -> bool:
+        """Whether what is loaded from where it was stored is right in each lane."""
+        base = self.facts.bases[store.operands[0]].name
+        return base in self.wanted.whole or beyond(self.facts, store) is not None
 
     def undo(self, o: Operation) -> None:
-        if o.name in ("tt.store", "tt.atomic_rmw"):
+        if o.name in ADDED:
             if any(v in self.known for v in o.results):
                 raise refused(o, "what it gives depends on the order of programs")
             self.stored(o)
@@ -93,6 +117,8 @@ class Adjoint(Derivatives):
                 raise refused(o, f"an atomic {o.attribute('word')}")
             return
         if value not in self.vary:
+            if o.name == "tt.store" and self.behind(base):
+                self.cleared(base, pointer, mask)
             return
         if base.name not in self.wanted.outputs:
             raise refused(o, f"{base.name}, which depends on what is differentiated, is no output")
@@ -106,9 +132,25 @@ class Adjoint(Derivatives):
         kept = f", mask={self.mask(mask[0])}" if mask else ""
         other = ", other=0.0" if mask and value.type.shape else ""
         self.add(value, f"tl.cast(tl.load({at}{kept}{other}), {self.sums(value.type)})")
-        if o.name == "tt.store" and (base.name in self.wanted.replaced or self.again(base)):
+        if o.name == "tt.store":
+            self.cleared(base, pointer, mask)
+
+    def cleared(self, base: Value, pointer: Value, mask: Sequence[Value]) -> None:
+        """What lay there before a store gave nothing to what comes from behind."""
+        if base.name in self.wanted.replaced or self.again(base):
+            at = self.address(pointer, self.gradient(base))
+            kept = f", mask={self.mask(mask[0])}" if mask else ""
             self.lines.append(Do(f"tl.store({at}, 0.0{kept})"))
             self.lines.append(Do("tl.debug_barrier()"))
+
+    def behind(self, base: Value) -> bool:
+        """Whether what comes from behind an argument is of any other element than of numbers."""
+        if base in self.upstream or base.name not in self.wanted.outputs - self.wanted.silent:
+            return False
+        stores = (o for o in self.facts.function.block.walk() if o.name in ADDED)
+        values = (o.operands[1] for o in stores if self.facts.bases[o.operands[0]] is base)
+        kept = base.name in self.wanted.replaced & self.wanted.wrt
+        return kept or any(v in self.vary for v in values)
 
     def again(self, base: Value) -> bool:
         """Whether a kernel may store twice to a place of an argument."""
@@ -148,9 +190,11 @@ class Adjoint(Derivatives):
         return [v for v in read if v in self.vary and v not in own and v.type.is_float]
 
     def acts(self, o: Operation) -> bool:
-        """Whether the blocks of an operation hold anything that varies."""
-        return any(
-            v in self.vary for r in o.regions for q in r.walk() for v in q.results + q.operands
+        """Whether the blocks of an operation hold anything that varies, or is written over."""
+        walk = [q for r in o.regions for q in r.walk()]
+        over = (q for q in walk if q.name == "tt.store")
+        return any(v in self.vary for q in walk for v in q.results + q.operands) or any(
+            self.behind(self.facts.bases[q.operands[0]]) for q in over
         )
 
     def branch(self, o: Operation) -> None:
@@ -183,6 +227,7 @@ class Adjoint(Derivatives):
             )
         trips, back, step = self.name("trips"), self.name("back"), self.name("step")
         self.assign(trips, self.trips(o))
+        after = self.after(o, carried)
         with self.inside(), self.collected() as lines:
             self.assign(step, f"{trips} - 1 - {back}")
             self.at_step(o, carried, step)
@@ -191,13 +236,41 @@ class Adjoint(Derivatives):
                 if body.yields[k] in self.vary:
                     self.add(body.yields[k], passed[k])
             self.reverse(body)
-            for k in flows:
-                known = carried[k] in self.known
-                zero = self.zero(carried[k].type)
-                self.assign(passed[k], self.expression(carried[k]) if known else zero)
+            self.passed([(passed[k], carried[k]) for k in flows])
+            for value, name in after:
+                self.assign(name, value.name)
         self.lines.append(Repeat(f"for {back} in range(0, {trips})", tuple(lines)))
         for k in flows:
             self.add(starts(o)[k], passed[k])
+
+    def after(self, o: Operation, carried: tuple[Value, ...]) -> list[tuple[Value, str]]:
+        """Carried values, and names for those of the step that follows.
+
+        A step's result is what the next one began with. Where it is made of what is carried, which
+        is on a tape then, it is not computed again.
+        """
+        body, made = o.regions[-1], list[tuple[Value, str]]()
+        for place, (value, end) in enumerate(zip(carried, body.yields, strict=True)):
+            grows = self.facts.step(o, place) is not None
+            if grows or end.type.pointer or not _made_of(body, end, value):
+                continue
+            name = self.name(f"{value.name}_after")
+            self.assign(name, o.results[place].name)
+            self.later[end] = name
+            made.append((value, name))
+        return made
+
+    def passed(self, pairs: list[tuple[str, Value]]) -> None:
+        """What the step before is given of each carried value, all at once."""
+        names, made = {name for name, _ in pairs}, list[tuple[str, str]]()
+        for name, value in pairs:
+            text = self.expression(value) if value in self.known else self.zero(value.type)
+            if reads(text) & names:
+                self.assign(self.own(value), text)
+                text = self.own(value)
+            made.append((name, text))
+        for name, text in made:
+            self.assign(name, text)
 
     def flows(self, o: Operation, place: int, carried: Value) -> bool:
         return carried in self.vary and carried.type.is_float
@@ -222,16 +295,37 @@ class Adjoint(Derivatives):
 
     def summed(self, o: Operation) -> None:
         """Of a scalar that a block repeats."""
-        self.add(o.operands[0], f"tl.sum({self.d(o.results[0])})")
+        with self.outside(o, lambda text: None if self.extents(text) else text) as g:
+            self.add(o.operands[0], f"tl.sum({g})")
 
     def broadcast(self, o: Operation) -> None:
-        (value,), text = o.operands, self.d(o.results[0])
-        for axis, (own, whole) in enumerate(
-            zip(value.type.shape, o.results[0].type.shape, strict=True)
-        ):
-            if own != whole:
-                text = f"tl.sum({text}, {axis}, keep_dims=True)"
-        self.add(value, text)
+        (value,) = o.operands
+        pairs = enumerate(zip(value.type.shape, o.results[0].type.shape, strict=True))
+        axes = [axis for axis, (own, whole) in pairs if own != whole]
+
+        def passed(text: str) -> str | None:
+            shape = self.extents(text)
+            wide = shape is None or any(shape[axis] > 1 for axis in axes if shape)
+            return None if wide else text
+
+        with self.outside(o, passed) as g:
+            for axis in axes:
+                g = f"tl.sum({g}, {axis}, keep_dims=True)"
+            self.add(value, g)
+
+    def expanded(self, o: Operation) -> None:
+        def passed(text: str) -> str | None:
+            if self.extents(text) == ():
+                return text
+            value = self.algebra.values.get(text)
+            holder = None if value is None else self.facts.makers.get(value)
+            if holder and (holder.name, holder.attributes) == (o.name, o.attributes):
+                return self.short(holder.operands[0])[0]
+            return None
+
+        shape = words.shape_of(o.operands[0].type.shape)
+        with self.outside(o, passed) as g:
+            self.add(o.operands[0], f"tl.reshape({g}, {shape})")
 
     def reshaped(self, o: Operation) -> None:
         shape = words.shape_of(o.operands[0].type.shape)
@@ -288,6 +382,24 @@ class Adjoint(Derivatives):
             raise refused(o, "a float made of the bits of another")
 
 
+def _made_of(block: Block, value: Value, other: Value) -> bool:
+    """Whether an operation of a block makes a value of another one."""
+    makers = {v: o for o in block.operations for v in o.results}
+    todo, known = [value], set[Value]()
+    while todo:
+        one = todo.pop()
+        if one == other:
+            return value in makers
+        holder = None if one in known else makers.get(one)
+        known.add(one)
+        if holder is not None:
+            todo += [
+                *holder.operands,
+                *(v for r in holder.regions for q in r.walk() for v in q.operands),
+            ]
+    return False
+
+
 def _once(block: Block) -> Iterator[Operation]:
     """The operations that no loop is around."""
     for operation in block.operations:
@@ -300,7 +412,7 @@ RULES: dict[str, Callable[[Adjoint, Operation], None]] = {
     "tt.load": Adjoint.loaded_back,
     "tt.splat": Adjoint.summed,
     "tt.broadcast": Adjoint.broadcast,
-    "tt.expand_dims": Adjoint.reshaped,
+    "tt.expand_dims": Adjoint.expanded,
     "tt.reshape": Adjoint.reshaped,
     "tt.trans": Adjoint.transposed,
     "tt.dot": Adjoint.dotted,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from pullback.triton import words
+from pullback.triton.algebra import Algebra
 from pullback.triton.facts import Facts, refused
-from pullback.triton.forward import Forward
+from pullback.triton.forward import Forward, kind_of
 from pullback.triton.nodes import Operation, Type, Value
+from pullback.triton.terms import MOST, Factors, Term, When, factored, is_number, product, times
+from pullback.triton.thresholds import above
 
 # Where lanes meet: what one has is in the derivative of all.
 _MIXING = ("tt.reduce", "tt.scan", "tt.splat", "tt.broadcast", "tt.dot", "tt.gather")
@@ -18,14 +21,13 @@ _MIXING = ("tt.reduce", "tt.scan", "tt.splat", "tt.broadcast", "tt.dot", "tt.gat
 _FACTORS = ("arith.mulf", "arith.divf", "tt.precise_divf", "math.fma", "math.log", "math.log2",
             "math.sqrt", "tt.precise_sqrt", "math.rsqrt")  # fmt: skip
 
-
-# Conditions, each with whether it holds: of lanes where all of them do a derivative is not 0.
-When = frozenset[tuple[str, bool]]
-PLAIN = (False, When())
+# Whose rules may hand factors on that are the same along what they add up.
+_PASSING = ("tt.splat", "tt.broadcast", "tt.expand_dims")
 # The derivative of what chooses: all or nothing.
 _PART = re.compile(
     r"tl\.where\((?P<where>.+), (?P<zero>0\.0, )?(?P<minus>-?)\{g\}(?(zero)|, 0\.0)\)"
 )
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Derivatives(Forward):
@@ -39,67 +41,101 @@ class Derivatives(Forward):
             o.name in _MIXING and self.vary & set(o.operands) for o in facts.function.block.walk()
         )
         self.names: dict[Value, str] = {}
-        # Of derivatives: whether there is a minus before what is written, and where it is not 0.
-        self.aside: dict[Value, tuple[bool, When]] = {}
-        self.sign, self.when = 1, When()  # of what the rule at work is given: it is linear in it
+        self.terms: dict[Value, Term] = {}  # what is known, as far as it is not written yet
+        self.beside = PLAIN  # what the rule at work is given, beside its name: it is linear in it
+        self.algebra = Algebra(self)
 
-    def d(self, value: Value) -> str:
-        """The name of a value's derivative."""
+    def own(self, value: Value) -> str:
+        """The name that a value's derivative has where it is written."""
         if value not in self.names:
             self.names[value] = self.name(f"d_{value.name}")
         return self.names[value]
 
-    def add(self, value: Value, text: str, when: When = frozenset()) -> None:
-        """One more part of a derivative, which is 0 but `when`; a minus is of all of it.
+    def d(self, value: Value) -> str:
+        """The name of what a rule is given of a value's derivative."""
+        return self.terms[value].name if value in self.terms else self.own(value)
 
-        What a sum of two would need is kept aside: the minus, and where it is 0.
-        """
+    def add(self, value: Value, text: str, when: When = frozenset(), factors: Factors = ()) -> None:
+        """One more part of a derivative, which is 0 but `when`; a minus is of all of it."""
         if value not in self.vary or not value.type.is_float or not text:
             return
-        minus = (self.sign < 0) != text.startswith("-")
-        name, text, when = self.d(value), text.removeprefix("-"), when | self.when
-        if value not in self.known:
-            self.known.add(value)
-        else:
-            own, other = self.aside.pop(value, PLAIN)
-            text, minus, when = _sum(name, own, other, text, minus, when)
-        self.assign(name, text)
-        self.put_aside(value, minus, when)
-
-    def put_aside(self, value: Value, minus: bool, when: When) -> None:
-        self.aside.pop(value, None)
-        if minus or when:
-            self.aside[value] = minus, when
+        minus = self.beside.minus != text.startswith("-")
+        term = Term(
+            text.removeprefix("-"),
+            minus,
+            times(self.beside.factors, factors),
+            when | self.beside.when,
+        )
+        term = self.algebra.simple(term, value.type)
+        if value in self.known:
+            term = self.algebra.sum(self.terms[value], term, value.type)
+        self.known.add(value)
+        self.terms[value] = term
+        if len(term.factors) > MOST:
+            self.plain(value)
+        elif not _NAME.fullmatch(term.name):
+            self.assign(self.own(value), term.name)
+            self.terms[value] = Term(self.own(value), term.minus, term.factors, term.when)
 
     def expression(self, value: Value) -> str:
         """A derivative as an expression, whole."""
-        minus, when = self.aside.get(value, PLAIN)
-        return f"{'-' * minus}{_only(self.d(value), when)}"
+        return self.terms[value].text
 
     def plain(self, value: Value) -> None:
-        """Nothing of a derivative is kept aside from here on."""
-        if value in self.aside:
-            self.assign(self.d(value), self.expression(value))
-            del self.aside[value]
+        """A derivative is written from here on, under its own name."""
+        if self.terms[value] != Term(self.own(value)):
+            self.assign(self.own(value), self.expression(value))
+            self.terms[value] = Term(self.own(value))
 
     @contextmanager
     def linear(self, o: Operation, alike: bool) -> Iterator[None]:
-        """The rule of an operation is of what is written; what is kept aside goes with its parts.
+        """The rule of an operation is of what is written; what is not yet goes with its parts.
 
-        Where it is 0 goes so only with a rule of elements, which are `alike`, to one operand: to
-        more it would be said more than once.
+        Factors and where it is 0 do so only with a rule of elements, which are `alike`, to one
+        operand: to more it would be said more than once.
         """
-        kept = [v for v in o.results if v in self.aside]
-        alike = alike and sum(v in self.vary for v in o.operands) == 1
-        if len(o.results) > 1 or (not alike and any(self.aside[v][1] for v in kept)):
-            for value in kept:
+        alone = alike and sum(v in self.vary for v in o.operands) == 1
+        passes = o.name in _PASSING or (o.name == "tt.reduce" and kind_of(o) == "sum")
+        for value in o.results:
+            term = self.terms.get(value)
+            if term is None:
+                continue
+            kept = term.factors and not (alone and not self.poles(o)) and not passes
+            if len(o.results) > 1 or kept or (term.when and not alone):
                 self.plain(value)
-        minus, self.when = self.aside.get(o.results[0], PLAIN)
-        self.sign = -1 if minus else 1
+        self.beside = self.terms.get(o.results[0], PLAIN)
         try:
             yield
         finally:
-            self.sign, self.when = 1, frozenset()
+            self.beside = PLAIN
+
+    @contextmanager
+    def outside(self, o: Operation, passed: Callable[[str], str | None]) -> Iterator[str]:
+        """What comes from behind with the factors that `passed` hands on to no text.
+
+        The others stay outside of what the rule adds up, under the text that they have there.
+        """
+        inside, outside = list[tuple[str, int]](), list[tuple[str, int]]()
+        for text, power in self.beside.factors:
+            other = passed(text)
+            if other is None:
+                inside.append((text, power))
+            else:
+                outside.append((other, power))
+        rule = self.beside
+        self.beside = Term(rule.name, rule.minus, tuple(outside), rule.when)
+        yield product(self.d(o.results[0]), tuple(inside))
+
+    def extents(self, text: str) -> tuple[int, ...] | None:
+        """The shape of a factor; nothing, where it is not known."""
+        if is_number(text):
+            return ()
+        value = self.algebra.values.get(text)
+        return None if value is None else self.short(value)[1]
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is there, in all lanes what it was computed as."""
+        return False
 
     def zero(self, type: Type) -> str:
         kind = self.sums(type)
@@ -115,19 +151,20 @@ class Derivatives(Forward):
         """Derivatives that a loop or a branch adds to begin before it; nothing is kept aside."""
         for value in values:
             if value not in self.known:
-                self.assign(self.d(value), self.zero(value.type))
+                self.assign(self.own(value), self.zero(value.type))
                 self.known.add(value)
+                self.terms[value] = Term(self.own(value))
             self.plain(value)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """What is known inside of a loop or a branch is not known behind it."""
         known, self.known = self.known, set(self.known)
-        aside, self.aside = self.aside, dict(self.aside)
+        terms, self.terms = self.terms, dict(self.terms)
         try:
             yield
         finally:
-            self.known, self.aside = known, aside
+            self.known, self.terms = known, terms
 
     # --- operations of elements -------------------------------------------------------------------
 
@@ -145,18 +182,26 @@ class Derivatives(Forward):
         short = [self.short(v)[0] for v in o.operands]
         names = dict(zip("xzw", short, strict=False))
         names |= {"g": self.d(o.results[0]), "y": self.short(o.results[0])[0]}
-        poles = name in _FACTORS or name.startswith("libdevice.")
-        guarded = poles and self.guarded(o)
+        self.algebra.meets(o)
+        guarded = self.poles(o)
         for value, form in zip(o.operands, self.forms(o, name), strict=True):
-            when = When()
+            when, factors = When(), Factors()
             if (part := _PART.fullmatch(form)) and self.is_block(o, part["where"]):
                 form, where = f"{part['minus']}{{g}}", part["where"].format(**names)
                 when = When({(where, not part["zero"])})
+            if not guarded and (made := factored(form)) is not None:
+                factors = tuple((text.format(**names), power) for text, power in made)
+                form = f"{'-' * form.startswith('-')}{{g}}"
             text = form.format(**names)
             if guarded and text:
                 minus, text = "-" * text.startswith("-"), text.removeprefix("-")
                 text = f"{minus}tl.where({names['g']} == 0, 0.0, {text})"
-            self.add(value, text, when)
+            self.add(value, text, when, factors)
+
+    def poles(self, o: Operation) -> bool:
+        """Whether a factor of a derivative may be infinite where nothing comes from behind."""
+        name = words.named(o)
+        return (name in _FACTORS or name.startswith("libdevice.")) and self.guarded(o)
 
     def forms(self, o: Operation, name: str) -> tuple[str, ...]:
         """The derivatives by each operand; of a maximum by one that alone varies without ties.
@@ -169,7 +214,11 @@ class Derivatives(Forward):
             return forms
         made = []
         for own, other, value in zip("xz", "zx", reversed(o.operands), strict=True):
+            at = above(self.facts, self.vary, o.operands["xz".index(own)], value)
             beats = f"{{{own}}} > {{{other}}}"
+            if at is not None:
+                sign = "<" if at.falls else ">"
+                beats = f"{self.short(at.value)[0]} {sign} {float(at.number)!r}"
             if words.EXTREMES[name] == "<":
                 made.append(f"tl.where({beats}, 0.0, {{g}})")
                 continue
@@ -180,6 +229,8 @@ class Derivatives(Forward):
 
     def is_block(self, o: Operation, where: str) -> bool:
         """Whether a condition on operands has a truth for each element, as its result has one."""
+        if "{" not in where:  # of a value that comes before, and varies
+            return True
         named = (v for v, name in zip(o.operands, "xzw", strict=False) if f"{{{name}}}" in where)
         return not o.results[0].type.shape or any(self.short(v)[1] for v in named)
 
@@ -190,47 +241,12 @@ class Derivatives(Forward):
     def converted(self, o: Operation) -> None:
         """Between floats: derivatives of float64 are added up as such, others in float32."""
         own, other = self.sums(o.operands[0].type), self.sums(o.results[0].type)
+        if own != other:
+            self.plain(o.results[0])
+            self.beside = PLAIN
         g = self.d(o.results[0])
         self.add(o.operands[0], g if own == other else f"tl.cast({g}, {own})")
 
 
 CONVERSIONS = ("arith.extf", "arith.truncf")
-
-
-def _sum(
-    name: str, minus: bool, when: When, text: str, minus_2: bool, when_2: When
-) -> tuple[str, bool, When]:
-    """`name` and `text` together, each with its minus and where it is not 0."""
-    kept, only, only_2 = when & when_2, when - when_2, when_2 - when
-    if _apart(only, only_2):
-        one = f"-{name}" if minus and not minus_2 else name
-        two = f"-{text}" if minus_2 and not minus else text
-        other = two if _opposite(only, only_2) else _only(two, only_2)
-        return _only(one, only, other), minus and minus_2, kept
-    one, two = _only(name, only), _only(text, only_2)
-    if minus == minus_2:
-        return f"{one} + {two}", minus, kept
-    return (f"{one} - {two}" if minus_2 else f"{two} - {one}"), False, kept
-
-
-def _only(text: str, when: When, other: str = "0.0") -> str:
-    """A text where all conditions hold, and another one elsewhere."""
-    if not when:
-        return text
-    if len(when) == 1:
-        ((where, holds),) = when
-        return f"tl.where({where}, {text}, {other})" if holds else (
-            f"tl.where({where}, {other}, {text})"
-        )  # fmt: skip
-    parts = [f"({where})" if holds else f"(({where}) == 0)" for where, holds in sorted(when)]
-    return f"tl.where({' & '.join(parts)}, {text}, {other})"
-
-
-def _opposite(one: When, two: When) -> bool:
-    """Whether of two conditions one holds where the other does not."""
-    return len(one) == len(two) == 1 and two == {(where, not holds) for where, holds in one}
-
-
-def _apart(one: When, two: When) -> bool:
-    """Whether two conditions hold nowhere together."""
-    return any((where, not holds) in two for where, holds in one)
+PLAIN = Term("")

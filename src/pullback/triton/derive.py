@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from pullback.triton.facts import Facts, refused
 from pullback.triton.forward import UNKNOWN, Forward
 from pullback.triton.nodes import Function, Operation, Type, Value
 from pullback.triton.statements import Assign, Do, Statement, needed, reads, written
+from pullback.triton.watched import Watched
 
 HEAD = "import triton\nimport triton.language as tl\n"
 PROGRAM = (
@@ -104,6 +105,18 @@ def _counter(facts: Facts, tapes: frozenset[str]) -> Source:
     lines, live = _checked(forward)
     own = [v.name for v in facts.function.block.arguments if v.name in live]
     return _source(f"{facts.function.name}_steps", forward, lines, [*own, "trips"])
+
+
+def watching(function: Function, names: Sequence[str]) -> tuple[Source, tuple[str, ...]]:
+    """The kernel that finds out whether what is loaded was stored, and the arrays it does so in."""
+    facts = Facts.of(function)
+    watched = Watched(facts, names)
+    watched.assign("program", f"tl.cast({PROGRAM}, tl.int32)")
+    watched.block(facts.function.block, False)
+    lines, live = _checked(watched)
+    own = [v.name for v in facts.function.block.arguments if v.name in live]
+    takes = tuple(watched.takes)
+    return _source(f"{function.name}_watched", watched, lines, [*own, *takes]), takes
 
 
 def _checked(forward: Forward) -> tuple[tuple[Statement, ...], frozenset[str]]:

@@ -23,10 +23,12 @@ from pullback.triton.statements import written
 def reduced(to: Derivatives, o: Operation) -> None:
     """Of sums, maxima and minima by what they are; of other combiners by the recurrence."""
     value, result, kind = o.operands[0], o.results[0], kind_of(o)
-    g = to.d(result)
     if kind == "sum":
-        to.add(value, spread(g, o))
-    elif kind:
+        with to.outside(o, lambda text: _repeated(to, o, text)) as g:
+            to.add(value, spread(g, o))
+        return
+    g = to.d(result)
+    if kind:
         ties = to.name("ties")
         same = f"{to.short(value)[0]} == {spread(to.short(result)[0], o)}"
         to.assign(ties, f"tl.cast({same}, {to.sums(value.type)})")
@@ -38,6 +40,34 @@ def reduced(to: Derivatives, o: Operation) -> None:
         to.add(value, f"tl.where({same}, {spread(g, o)}, 0.0)")
     else:
         _Recurrence(to, o).write()
+
+
+def _repeated(to: Derivatives, o: Operation, text: str) -> str | None:
+    """A factor of a sum's result as one of its elements; nothing, where it has no use there.
+
+    It is of use where what the elements have shares it, or what they are made by is divided by it:
+    written by itself it would be so for each of them.
+    """
+    beside = text if to.extents(text) == () else _expanded(to, o, text)
+    if beside is None:
+        return None
+    value = o.operands[0]
+    if (holder := to.facts.makers.get(value)) is not None:
+        to.algebra.meets(holder)
+    shared = value in to.known and beside in dict(to.terms[value].factors)
+    met = ((to.short(value)[0], 1), (beside, -1))
+    return beside if shared or to.algebra.divided(met, value.type) != met else None
+
+
+def _expanded(to: Derivatives, o: Operation, text: str) -> str | None:
+    """What a sum's result is called where it stands beside the elements."""
+    for other in to.facts.function.block.walk():
+        if other.name != "tt.expand_dims" or other.attribute("axis") != o.attribute("axis"):
+            continue
+        if to.short(other.operands[0])[0] == text and to.holds(other.results[0]):
+            to.algebra.meets(other)
+            return to.short(other.results[0])[0]
+    return None
 
 
 def scanned(to: Derivatives, o: Operation) -> None:

@@ -6,10 +6,11 @@ where they are used, as one writes them by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from pullback.triton import words
+from pullback.triton import kept, words
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.nodes import Block, Operation, Type, Value
 from pullback.triton.statements import Assign, Do, Either, Repeat, Statement, written
@@ -136,8 +137,15 @@ class Forward:
         for result in o.results:
             if result in self.kept:
                 pointer, _, *mask = self.kept[result].operands
-                options = f", mask={self.mask(mask[0])}, other=1.0" if mask else ""
+                other = self.other(self.kept[result])
+                options = f", mask={self.mask(mask[0])}, other={other}" if mask else ""
                 self.assign(result.name, f"tl.load({self.address(pointer)}{options})")
+
+    def other(self, store: Operation) -> str:
+        """What stands in lanes that a mask leaves out: what was there, or what harms nothing."""
+        made = kept.beyond(self.facts, store)
+        number = 1.0 if made is None else made
+        return f'float("{number}")' if math.isinf(number) else repr(number)
 
     def computed(self, o: Operation, tapes: bool) -> None:
         if o.name in ("tt.store", *words.SILENT):

@@ -9,12 +9,13 @@ where the value is stored and no more: then its derivative is 0 there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 from pullback.triton.facts import STAY, Facts
 from pullback.triton.nodes import Block, Function, Operation, Value
 from pullback.triton.statements import Assign, Either, Repeat, Statement
-from pullback.triton.words import DERIVATIVES, named
+from pullback.triton.words import DERIVATIVES, literal, named
 
 # A byte of memory takes as long as so many operations: 67 Tflop/s of float32 beside 3.35 TB/s.
 # Source: NVIDIA, H100 Tensor Core GPU data sheet (SXM).
@@ -42,9 +43,58 @@ def stores(facts: Facts, once: frozenset[str], whole: frozenset[str]) -> list[Op
             continue
         alone = uses[value] == 1 and named(holder) in DERIVATIVES
         complete = not mask or alone or facts.bases[pointer].name in whole
+        complete = complete or beyond(facts, o) is not None
         if complete and pointer.type.element == value.type.element:
             made.append(o)
     return made
+
+
+def beyond(facts: Facts, store: Operation) -> float | None:
+    """What a stored value is in lanes that the mask leaves out, where a load says it for all."""
+    _, value, *mask = store.operands
+    made = _beyond(facts, value, mask[0]) if mask else None
+    return None if made is None or made != made else made
+
+
+def _beyond(facts: Facts, value: Value, mask: Value) -> float | None:
+    holder = facts.makers.get(value)
+    if holder is None or not value.type.is_float:
+        return None
+    if holder.name == "arith.constant":
+        text = literal(holder.attribute("value"), holder.results[0].type)
+        return float(text.removeprefix('float("').removesuffix('")'))
+    if holder.name == "tt.load":
+        own = len(holder.operands) > 2 and holder.operands[1] == mask
+        return _beyond(facts, holder.operands[2], mask) if own else None
+    if holder.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+        made = facts.makers.get(facts.bare(value))
+        known = made is not None and made.name == "arith.constant"
+        return _beyond(facts, facts.bare(value), mask) if known else None
+    rule = _BEYOND.get(holder.name)
+    return rule(*(_beyond(facts, v, mask) for v in holder.operands)) if rule else None
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    """What is infinite stays so, whatever is added."""
+    if a is not None and b is not None:
+        return a + b
+    return next((k for k in (a, b) if k is not None and math.isinf(k)), None)
+
+
+def _negative(a: float | None) -> float | None:
+    return None if a is None else -a
+
+
+_BEYOND: Mapping[str, Callable[..., float | None]] = {
+    "arith.extf": lambda a: a,
+    "arith.negf": _negative,
+    "arith.addf": _sum,
+    "arith.subf": lambda a, b: _sum(a, _negative(b)),
+    "arith.mulf": lambda a, b: 0.0 if 0.0 in (a, b) else None,
+    "arith.divf": lambda a, b: 0.0 if a == 0 and b != 0 else None,
+    "math.exp": lambda a: 0.0 if a == -math.inf else 1.0 if a == 0 else None,
+    "math.exp2": lambda a: 0.0 if a == -math.inf else 1.0 if a == 0 else None,
+}
 
 
 def fronted(function: Function, store: Operation) -> Function | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ import torch
 from pullback.config import Options, frozen
 from pullback.errors import ArgumentError, DeviceError, GradientError, UnsupportedError
 from pullback.triton.adjoint import Wanted
-from pullback.triton.derive import Derived, derived, loaded
+from pullback.triton.derive import Derived, derived, loaded, watching
 from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts
 from pullback.triton.frontend import function_of, interpreted, jitted
 from pullback.triton.nodes import Function
 from pullback.triton.sharing import Reach
+from pullback.triton.watched import NEVER
 
 Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
 Outputs = str | Sequence[str] | Mapping[str, Any]
@@ -41,6 +42,7 @@ class Call:
     arguments: Mapping[str, Any]
     grid: tuple[int, int, int]
     before: Mapping[str, Any]  # what the arguments held that the kernel reads and then writes
+    replaced: frozenset[str] | None = None  # of those the ones that are read first, once known
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class Operator:
         self.constants = {p.name for p in self.jit.params if p.is_constexpr}
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
+        self.watching: dict[Any, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {}
         self.second: dict[Backward, Operator] = {}
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -91,6 +94,7 @@ class Operator:
             for name in grown:
                 _apart(inputs[name])
             if self.given is None:
+                call = replace(call, replaced=self.read_first(call))
                 self.backward(call, tuple(grown))
         made = _Run.apply(self, call, tuple(inputs), *inputs.values())
         return made[0] if len(made) == 1 else made
@@ -160,16 +164,9 @@ class Operator:
 
         Raises: UnsupportedError (E423), GradientError (E424).
         """
-        types = {n: _type(v) for n, v in call.arguments.items() if n not in self.constants}
-        types = {n: t for n, t in types.items() if t}
-        constants = {n: v for n, v in call.arguments.items() if n not in types}
-        key = (tuple(types.items()), tuple((n, repr(v)) for n, v in constants.items()))
-        if key not in self.read:
-            self.read[key] = by_pointers(function_of(self.kernel, types, constants))
-        function = self.read[key]
-        numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
-        reach = Reach(Facts.of(function), numbers, call.grid)
-        replaced = frozenset(n for n in self.replaced if reach.replaces(n))
+        key, function = self.function(call)
+        reach = _reach(function, call)
+        replaced = self.read_first(call) if call.replaced is None else call.replaced
         stored = frozenset(n for n in wrt if n not in replaced and reach.owns(n))
         silent = frozenset(self.outputs) - frozenset(self.outputs if behind is None else behind)
         once = frozenset(n for n in self.outputs if reach.once(n))
@@ -184,6 +181,51 @@ class Operator:
             counter = loaded(made.counter, folder) if made.counter else None
             self.made[whole] = Backward(made, loaded(made.kernel, folder), counter, stored)
         return self.made[whole]
+
+    def function(self, call: Call) -> tuple[Any, Function]:
+        """The kernel for arguments of these types, and by what it is known."""
+        types = {n: _type(v) for n, v in call.arguments.items() if n not in self.constants}
+        types = {n: t for n, t in types.items() if t}
+        constants = {n: v for n, v in call.arguments.items() if n not in types}
+        key = (tuple(types.items()), tuple((n, repr(v)) for n, v in constants.items()))
+        if key not in self.read:
+            self.read[key] = by_pointers(function_of(self.kernel, types, constants))
+        return key, self.read[key]
+
+    def read_first(self, call: Call) -> frozenset[str]:
+        """The arguments of which no element is read after it is written.
+
+        It is proved for the numbers and the grid of a call, or found out for its elements.
+        """
+        if not self.replaced:
+            return frozenset()
+        key, function = self.function(call)
+        reach = _reach(function, call)
+        proved = frozenset(n for n in self.replaced if reach.replaces(n))
+        return proved | self.watched(call, key, reach, proved)
+
+    def watched(self, call: Call, key: Any, reach: Reach, proved: frozenset[str]) -> frozenset[str]:
+        """Of the rest those for which a kernel finds no element that is read too late."""
+        kinds = {n: {o.name for o in reach.touching(n)} for n in self.replaced if n not in proved}
+        names = tuple(n for n, own in kinds.items() if own == {"tt.load", "tt.store"})
+        if not names:
+            return frozenset()
+        if (key, names) not in self.watching:
+            source, takes = watching(reach.facts.function, names)
+            kernel = loaded(source, Options().cache)
+            self.watching[key, names] = kernel, source.arguments, takes
+        kernel, arguments, takes = self.watching[key, names]
+        like = [_alike(call.before[n], torch.int32) for n in names]
+        marks = [t for own in like for t in (own, torch.full_like(own, NEVER), own - 1)]
+        late = torch.zeros(len(names), dtype=torch.int32, device=like[0].device)
+        given = {**call.arguments, **call.before, **dict(zip(takes, [*marks, late], strict=True))}
+        self.launch(kernel, call, {n: given[n] for n in arguments})
+        shared = [
+            ((least != most) & (stored != 0)).any()
+            for stored, least, most in zip(*(iter(marks),) * 3, strict=True)
+        ]
+        wrong = (torch.stack(shared) | (late != 0)).tolist()
+        return frozenset(n for n, late in zip(names, wrong, strict=True) if not late)
 
     def gradients(
         self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
@@ -299,7 +341,8 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         operator, call = ctx.operator, ctx.call
         kept = dict(zip([*operator.outputs, *ctx.names], ctx.saved_tensors, strict=True))
         before = {n: kept[n] for n in call.before}
-        call = Call({n: kept.get(n, v) for n, v in call.arguments.items()}, call.grid, before)
+        arguments = {n: kept.get(n, v) for n, v in call.arguments.items()}
+        call = replace(call, arguments=arguments, before=before)
         wrt = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need)
         pairs = zip(operator.outputs, cotangents, strict=True)
         behind = {n: t for n, t in pairs if t is not None}
@@ -354,6 +397,11 @@ def _named(outputs: Outputs) -> dict[str, Any]:
     if isinstance(outputs, str):
         return {outputs: ""}
     return dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
+
+
+def _reach(function: Function, call: Call) -> Reach:
+    numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
+    return Reach(Facts.of(function), numbers, call.grid)
 
 
 def _placed(who: str, tensor: Any) -> None:

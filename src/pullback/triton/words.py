@@ -82,7 +82,7 @@ DERIVATIVES: dict[str, tuple[str, ...]] = {
     "tt.precise_sqrt": ("{g} * 0.5 / {y}",),
     "math.rsqrt": ("{g} * -0.5 * {y} * {y} * {y}",),
     "math.erf": ("{g} * 1.1283791670955126 * tl.exp(-{x} * {x})",),
-    "math.absf": ("tl.where({x} > 0, {g}, tl.where({x} < 0, -{g}, 0.0))",),
+    "math.absf": ("{g} * tl.where({x} > 0, 1.0, tl.where({x} < 0, -1.0, 0.0))",),
     "math.fma": ("{g} * {z}", "{g} * {x}", "{g}"),
     "math.floor": ("",),
     "math.ceil": ("",),

@@ -8,11 +8,13 @@ from `reuse`; both overlap but for what is lost where they are alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from math import ceil
+from dataclasses import replace
+from math import ceil, prod
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
 from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked
+from pullback.backends.nests.ranges import lowered
+from pullback.backends.nests.regions import Place, Region, Spent, of_data
 from pullback.backends.nests.reuse import (
     Access,
     Level,
@@ -51,13 +53,15 @@ from pullback.ir.nest import (
 from pullback.ir.node import Node, walk
 from pullback.ir.statements import statements
 from pullback.ir.target import Target
-from pullback.lower.kernel import lower
 from pullback.lower.whole import whole
 from pullback.machine.machine import LINE
 from pullback.schedule.schedule import Schedule
 
 MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
+# Bytes between values that are data: further than any array is long, so each is a run of its own;
+# odd, so that they share no places of a cache.
+APART = (1 << 40) + 1
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
 Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
@@ -65,7 +69,7 @@ Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 def price(kernel: Kernel, schedule: Schedule, target: Target, samples: int = SAMPLES) -> Price:
     """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
-    return nest_price(lower(kernel, whole(kernel, schedule, target)), target, samples)
+    return nest_price(lowered(kernel, whole(kernel, schedule, target)), target, samples)
 
 
 def nest_price(routine: Routine, target: Target, samples: int = SAMPLES) -> Price:
@@ -87,39 +91,6 @@ def walked(walker: Walk) -> None:
         body = (*body, *routine.finish)
     path = (Level(1.0),)
     walker.block(body, walker.region(path, 1.0, 1.0), Place(path))
-
-
-@dataclass(slots=True)
-class Region:
-    """Statements in a row, run in so many turns of each of so many executions."""
-
-    path: tuple[Level, ...]
-    turns: float
-    executions: float
-    ports: Ports = field(default_factory=Ports)
-    accesses: list[Access] = field(default_factory=list)
-    packs: bool = False
-    own: set[Register] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """A region's nanoseconds: instructions, `waits` by memories, `far` by accesses, all."""
-
-    region: Region
-    own: float
-    waits: tuple[float, ...]
-    far: tuple[float, ...]
-    ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a statement stands: the loops around, those written out, lanes."""
-
-    path: tuple[Level, ...]
-    written: tuple[tuple[Var, int], ...] = ()
-    lane: Lane | None = None
 
 
 class Walk:
@@ -305,8 +276,7 @@ class Walk:
     # -- loops
 
     def loop(self, s: For, region: Region, place: Place) -> None:
-        lo, hi = self.number(s.lo), self.number(s.hi)
-        turns = max(0.0, ceil((hi - lo) / s.step))
+        lo, turns = self.number(s.lo), self.turns(s)
         if turns <= 0:
             return
         if s.kind is LoopKind.VECTOR:
@@ -337,6 +307,18 @@ class Walk:
             inner.ports.scalar += self.reader.unit("turn") / 2
             self.block(s.body, inner, replace(place, path=path, written=()))
         self.sampled = around
+
+    def turns(self, s: For) -> float:
+        """Of one execution. Between bounds that are data, the loops that these depend on deal out
+        the range of the variable once: rows of a sparse matrix.
+        """
+        span = self.facts.form(s.hi).minus(self.facts.form(s.lo))
+        if span.terms and of_data(s.lo) and of_data(s.hi):
+            inside = self.reader.variables(s.lo) | self.reader.variables(s.hi)
+            levels = {t[0] for v in inside for t in self.moves.get(v, ((), False))[0]}
+            around = prod(level.turns for level in levels)
+            return max(1.0, ceil((s.var.hi + 1 - s.var.lo) / around / s.step))
+        return max(0.0, ceil((self.number(s.hi) - self.number(s.lo)) / s.step))
 
     def alike(self, s: For, lo: float, turns: int, most: int) -> list[tuple[float, float]]:
         """Turns that stand for all in which the loops inside have as many turns, if so few do."""
@@ -472,17 +454,15 @@ class Walk:
             scattered = any(random for _, random in sides)
         else:
             inside = self.reader.variables(atom)
-            terms = [(at, 1, n) for v in inside for at, _, n in self.moves.get(v, ((), False))[0]]
+            terms = [
+                (at, APART, n) for v in inside for at, _, n in self.moves.get(v, ((), False))[0]
+            ]
             scattered = True
         return tuple((level, step, min(n, span)) for level, step, n in terms), scattered
 
     def access(self, array: Array, offset: Expr, region: Region, place: Place, write: bool) -> None:
         size = array.dtype.itemsize
         terms, scattered = self.moved(offset, size)
-        if scattered:  # each touches a line of its own
-            most = array.size * size
-            terms = tuple((at, max(abs(s), LINE + 1) if n > 1 else s, n) for at, s, n in terms)
-            terms = tuple((at, s, min(n, most / LINE)) for at, s, n in terms)
         width, path, torn = size, place.path, False
         if place.lane is not None:
             stride = self.reader.stride(offset, place.lane)
@@ -525,8 +505,11 @@ class Walk:
                 return self.number(e.then if self.number(e.condition) else e.otherwise)
             case Native(name="maximum" | "minimum"):
                 return (max if e.name == "maximum" else min)(map(self.number, e.args))
-        if any(isinstance(n, Load | Peek) for n in walk(e)):
-            return 1.0 if e.dtype.is_bool else sum(self.facts.interval(e)) / 2
+        if of_data(e):
+            if not e.dtype.is_bool:
+                return sum(self.facts.interval(e)) / 2
+            refuted = isinstance(e, E.Xor) and not any(isinstance(n, Load) for n in walk(e))
+            return float(not refuted)  # what was looked at before holds
         return self.condition(e)
 
     def condition(self, e: Expr) -> float:

@@ -51,9 +51,13 @@ class Access:
 
     def bytes(self, level: Level, whole: bool, line: int = LINE) -> float:
         """Bytes of the lines that one turn of a loop touches; with `whole` all of its turns."""
-        terms = self.within(self.path.index(level) + (not whole))
         most = self.array.size * self.array.dtype.itemsize + line
-        return min(spanned(terms, self.width, line), most)
+        return min(self.fetched(level, whole, line), most)
+
+    def fetched(self, level: Level, whole: bool, line: int = LINE) -> float:
+        """The same, each line as often as it is touched at random."""
+        terms = self.within(self.path.index(level) + (not whole))
+        return spanned(terms, self.width, line)
 
     def within(self, first: int) -> list[Term]:
         """What its offset moves by in the loops of its path from the n-th on."""
@@ -136,7 +140,9 @@ def missed(
         executions = 1.0
         for outer in access.path[: -1 if place is None else place]:
             executions *= outer.turns * outer.share
-        size = access.bytes(level, place is not None, line)
+        size = (access.fetched if access.scattered else access.bytes)(
+            level, place is not None, line
+        )
         executions *= level.share * (level.turns if place is None else 1.0)
         key = access.array, id(level), access.write
         before = first.get(key, 0.0)

@@ -296,3 +296,38 @@ def test_turns_that_are_alike_are_looked_at_once() -> None:
     assert sorted(count for _, count in groups) == [1, 8]
     rough, exact = (nest_price(routine, TARGET, n).ns for n in (ROUGH, SAMPLES))
     assert rough == pytest.approx(exact, rel=0.05)
+
+
+def test_rows_at_places_that_are_data() -> None:
+    """Each row that is read comes again where the array leaves the second level: what is priced
+    grows with the number of places, and with the bytes of a row.
+    """
+
+    def ns(count: int, columns: int) -> float:
+        def read(x: Any, at: Any) -> Any:
+            return pb.sum(x[at], axis=0)
+
+        shapes = (pb.zeros((20_000, columns)), pb.zeros((count,), dtype=pb.int32))
+        compiled = pb.jit(read, options=pb.Options(backend="llvm"))
+        compiled(*shapes)
+        own = compiled.program.distinct()
+        memories = [dict(price(k, scheduled(k, TARGET), TARGET).memories) for k in own]
+        return sum(sum(memory.values()) for memory in memories)
+
+    assert 1.8 < ns(400_000, 64) / ns(200_000, 64) < 2.2
+    assert 1.7 < ns(200_000, 128) / ns(200_000, 64) < 3
+
+
+def test_rows_of_a_sparse_matrix() -> None:
+    """Rows share the values among them: of ten times as many rows each has a tenth."""
+
+    def arithmetic(rows: int) -> float:
+        pointers = pb.tensor(np.linspace(0, 100_000, rows + 1).astype(np.int32))
+        places = pb.zeros((100_000,), dtype=pb.int32)
+        compiled = pb.jit(pb.sparse.csr_matmul, options=pb.Options(backend="llvm"))
+        compiled(pb.zeros((100_000,)), places, pointers, pb.zeros((5_000, 16)))
+        own = compiled.program.distinct()
+        return max(price(k, scheduled(k, TARGET), TARGET).arithmetic for k in own)
+
+    assert 5e4 < arithmetic(10_000) < 1e6
+    assert 0.5 < arithmetic(1_000) / arithmetic(10_000) < 1.1

@@ -116,8 +116,9 @@ class Sharded(Optimizer):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states that this rank has of parameters."""
+        """Bytes of the states that this rank has of parameters, those of frozen ones whole."""
         cells = [cell for part in self._all() for cell in part.state.values()]
+        cells += self._frozen().values()
         return sum((c.size or 0) * c.dtype.itemsize for c in cells)
 
     def __repr__(self) -> str:
@@ -181,8 +182,7 @@ class Sharded(Optimizer):
     # --- states, whole ----------------------------------------------------------------------------
 
     def _state_cells(self) -> dict[str, State]:
-        cells: dict[str, State] = {"step": self.steps}
-        cells.update({f"lr.{place}": group.lr for place, group in enumerate(self.param_groups)})
+        cells = self._single()
         for number, part in enumerate(self._all()):
             cells.update({f"part.{number}.{name}": c for name, c in part.state.items()})
         return cells
@@ -205,7 +205,7 @@ class Sharded(Optimizer):
         """Whole states under the names of the optimiser that was sharded, which loads them, as
         another number of ranks does. All ranks call it.
         """
-        found = {name: Tensor(cell.value) for name, cell in self._single().items()}
+        whole = {name: Tensor(cell.value) for name, cell in self._single().items()}
         numbers = self._names()
         for part in self._all():
             for name, cell in part.state.items():
@@ -213,8 +213,8 @@ class Sharded(Optimizer):
                 cut = cell.shape == part.shape
                 pieces = part.pieces(own) if cut else [own] * len(part.owned)
                 for parameter, piece in zip(part.owned, pieces, strict=True):
-                    found[f"state.{numbers[id(parameter)]}.{name}"] = piece
-        return found
+                    whole[f"state.{numbers[id(parameter)]}.{name}"] = piece
+        return whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take this rank's parts of what `state_dict` gave, here or by an optimiser that is not
@@ -234,8 +234,8 @@ class Sharded(Optimizer):
         fresh: list[tuple[State, Array]] = [(cell, arrays[n]) for n, cell in single.items()]
         for part in self._all():
             for name, cell in part.state.items():
-                whole = [arrays[f"state.{numbers[id(p)]}.{name}"] for p in part.owned]
-                fresh.append((cell, _share(part, name, whole)))
+                theirs = [arrays[f"state.{numbers[id(p)]}.{name}"] for p in part.owned]
+                fresh.append((cell, _share(part, name, theirs)))
         for target, array in fresh:
             target.assign(bind(np.array(array), target.outside().name))
 

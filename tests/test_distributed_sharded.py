@@ -431,7 +431,7 @@ def test_two_processes_have_the_bits_of_one_that_adds_in_their_order(tmp_path: P
         assert set(end) == set(parts) and end["losses"].shape == (gpt.STEPS,)
         for name, array in parts.items():
             np.testing.assert_array_equal(end[name], array)
-        for name, array in parts.items():
+    for name, array in parts.items():
         keys = np.s_[gpt.DIM : 2 * gpt.DIM] if name.endswith("qkv.bias") else np.s_[:0]
         one, other = (np.delete(a, keys, axis=0) for a in (joined[name], array))
         np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-6, err_msg=name)

@@ -242,6 +242,23 @@ def test_states_that_do_not_fit() -> None:
         assert caught.value.code == code and opt.lr != 7.0
 
 
+def test_nothing_is_taken_where_a_part_does_not_fit() -> None:
+    model = nn.Sequential(nn.Linear(9, 9), nn.Linear(3, 2))
+    opt = optim.NAdam(model.parameters())
+    (model[0].weight.sum() + model[1].weight.sum() + model[1].bias.sum()).backward()
+    opt.step()  # but not of the first bias
+    parallel = DataParallel(model, bucket=1)
+    D.sharded(optim.NAdam(model.parameters()), parallel)
+    del parallel
+    before = {name: t.numpy() for name, t in opt.state_dict().items()}
+    with pytest.raises(PullbackError) as caught:
+        D.sharded(opt, DataParallel(model))
+    assert caught.value.code == "E624"
+    del caught
+    for name, tensor in opt.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name])
+
+
 # --- gradients that are cut ----------------------------------------------------------------------
 
 

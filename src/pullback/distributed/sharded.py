@@ -23,7 +23,7 @@ from pullback.distributed.transport import Array
 from pullback.errors import Origin, StateError
 from pullback.nn.base.parameter import Buffer, check_whole, fitted, host_array, label
 from pullback.nn.utils import clip, clip_grad_value_, norm_of
-from pullback.optim.base import Group, Optimizer, check_names
+from pullback.optim.base import Optimizer, check_names
 from pullback.tensor.face.tensor import State, Tensor
 from pullback.tensor.library import ops
 from pullback.tensor.record.trace import array_of, bind, current, realize
@@ -86,7 +86,11 @@ class Sharded(Optimizer):
         self.param_groups = optimizer.param_groups
         self._trained = [p.requires_grad for p in self._listed()]
         self.group.agree("the optimiser", self._said())
-        self.parts = [self._parts(group, parallel.bucket) for group in self.param_groups]
+        self.parts = [
+            [Part(bucket, self.group) for bucket in buckets(g.params, parallel.bucket)]
+            for g in self.param_groups
+        ]
+        self._take()
         parallel.parts += self._all()
 
     def _said(self) -> str:
@@ -97,19 +101,25 @@ class Sharded(Optimizer):
         ]
         return f"{type(self.optimizer).__name__}: {'; '.join(groups)}; {self._trained}"
 
-    def _parts(self, group: Group, length: int) -> list[Part]:
-        """A group's parts, with this rank's part of the states of now; those are given up."""
-        numbers = {id(p): n for n, p in enumerate(group.params)}
-        parts = [Part(bucket, self.group) for bucket in buckets(group.params, length)]
-        for part in parts:
-            held = [group.state[numbers[id(p)]] for p in part.owned]
-            for name in held[0]:
-                arrays = [_array(state[name]) for state in held]
-                part.state[name] = Buffer(Tensor(bind(_share(part, name, arrays), name)))
+    def _take(self) -> None:
+        """This rank's parts of the states of now, which are given up part by part.
+
+        Raises: StateError, before any is.
+        """
+        listed = [state for group in self.param_groups for state in group.state]
+        numbers = self._names()
+        held = [[listed[numbers[id(p)]] for p in part.owned] for part in self._all()]
+        for part, states in zip(self._all(), held, strict=True):
+            for name in states[0]:
+                if any(s[name].shape != p.shape for s, p in zip(states, part.owned, strict=True)):
+                    _share(part, name, [_array(s[name]) for s in states])
+        for part, states in zip(self._all(), held, strict=True):
+            for name in states[0]:
+                own = _share(part, name, [_array(s[name]) for s in states])
+                part.state[name] = Buffer(Tensor(bind(own, name)))
                 label(part.state[name], name)
-            for state in held:
+            for state in states:
                 state.clear()
-        return parts
 
     def _all(self) -> list[Part]:
         return [part for parts in self.parts for part in parts]
@@ -249,7 +259,8 @@ def _share(part: Part, name: str, arrays: Sequence[Array]) -> Array:
         return part.cut(arrays)
     if any(not np.array_equal(a, arrays[0], equal_nan=True) for a in arrays):
         what = f"`{name}` differs between parameters that are updated together"
-        raise StateError(what, origin=Origin.of_caller(), code="E624")
+        help_text = "parameters that had as many steps; or leave this optimiser whole"
+        raise StateError(what, origin=Origin.of_caller(), help=help_text, code="E624")
     return arrays[0]
 
 

@@ -2,8 +2,8 @@
 
     g_own = reduce_scatter(g);  p_own, s_own = update(p_own, g_own, s_own);  p = all_gather(p_own)
 
-in place of ``g = all_reduce(g)`` and the whole update on every rank: as many bytes sent, the
-states' memory and the update's work divided by the number of ranks.
+in place of ``g = all_reduce(g)`` and the whole update on every rank: the states' memory and the
+update's work are divided by the number of ranks.
 
 Source: Rajbhandari et al.: ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
 2020, stage 1.

@@ -227,6 +227,32 @@ def test_states_that_are_there_before_are_taken() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_parameters_of_now_are_updated(traced: bool) -> None:
+    """What was assigned between the loss and the step, by a program, stays."""
+
+    def work(group: Group) -> Array:
+        parallel = DataParallel(model := nn.Linear(3, 1, bias=False), group=group)
+        opt = D.sharded(optim.SGD(model.parameters(), lr=1.0), parallel)
+        model.weight.assign(pb.zeros((1, 3)))
+
+        def move() -> None:
+            pb.loop(2, lambda: model.weight.assign(model.weight + 5.0))
+
+        def step() -> None:
+            opt.zero_grad()
+            parallel(pb.ones((1, 3))).sum().backward()
+            (move if traced else pb.jit(move))()
+            opt.step()
+
+        (pb.jit(step) if traced else step)()
+        weight: Array = model.weight.numpy()
+        return weight
+
+    for weight in threads(2, work):
+        np.testing.assert_array_equal(weight, np.full((1, 3), 9.0))
+
+
 def test_states_that_do_not_fit() -> None:
     parallel = DataParallel(model := nn.Linear(3, 2))
     opt = D.sharded(optim.NAdam(model.parameters()), parallel)

@@ -26,7 +26,7 @@ from pullback.nn.base.parameter import Buffer, Parameter
 from pullback.tensor.face.leaves import register
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library import ops
-from pullback.tensor.record.trace import bind, current
+from pullback.tensor.record.trace import bind
 from pullback.tensor.values import elementwise as W
 
 Move = Callable[[Sequence[Value]], Sequence[Value | None]]
@@ -69,13 +69,12 @@ class Part(Parameter):
     run one program. `state`: an optimiser's, of these elements.
     """
 
-    __slots__ = ("_kept", "group", "index", "owned", "state")
+    __slots__ = ("group", "index", "owned", "state")
 
     def __init__(self, owned: Sequence[Parameter], group: Group) -> None:
         self.owned = tuple(owned)
         self.group = group
         self.state: dict[str, Buffer] = {}
-        self._kept: tuple[list[Any], Value] | None = None
         self.index = Buffer(Tensor(bind(np.asarray(group.rank, np.int64), "rank")))
         length = -(-sum(p.size or 0 for p in owned) // group.size)
         nothing = np.broadcast_to(np.zeros((), owned[0].dtype.numpy), (length,))
@@ -85,13 +84,8 @@ class Part(Parameter):
 
     @property
     def value(self) -> Value:
-        """What this rank has of the parameters of now, computed once while they stay the same."""
-        trace = current()
-        wholes = [p.value for p in self.owned]
-        key = [None if trace is None else trace.recording.frame, *wholes]
-        if self._kept is None or not _same(self._kept[0], key):
-            self._kept = key, self._own(self.row([Tensor(v) for v in wholes]))
-        own = self._kept[1]
+        """What this rank has of the parameters of now."""
+        own = self._own(self.row([Tensor(p.value) for p in self.owned]))
         register(own, self)
         return own
 
@@ -114,7 +108,6 @@ class Part(Parameter):
 
     def assign(self, value: Any) -> None:
         """Every rank's part into the whole parameters of all."""
-        self._kept = None
         for parameter, piece in zip(self.owned, self.pieces(Tensor(_value(value))), strict=True):
             parameter.assign(piece)
 
@@ -144,10 +137,6 @@ class Part(Parameter):
 
         attach("parameters in parts", [own], copies, pull, push)
         return copies
-
-
-def _same(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    return all(a is b for a, b in zip(before, now, strict=True))
 
 
 def _value(value: Any) -> Value:

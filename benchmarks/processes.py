@@ -3,7 +3,8 @@
 `python benchmarks/processes.py [--rounds 3] [--steps 60] [--model gpt|mlp]`: every way is a fresh
 process, or two, in turn, `rounds` times. A step's time is the first decile of those of a run, steps
 8 and on, since the processor may have other work; a row has the median over rounds, and that of
-medians of runs behind it. Losses of all ways are compared. PyTorch runs where it is installed.
+medians of runs behind it; then the processor time of all threads of a process, which other work
+moves less. Losses of all ways are compared. PyTorch runs where it is installed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pullback.distributed import DataParallel, Group, sharded
 Array = np.ndarray[Any, Any]
 GPT = Settings(layers=2, dim=128, heads=4, context=64, batch=16, lr=1e-3)
 VOCABULARY, WIDTH, LAYERS, ROWS = 65, 512, 4, 512
+Run = tuple[list[float], list[float], list[float]]  # losses; seconds of the clock, of the processor
 SKIP = 8  # steps before the clock starts
 WAYS = {  # processes, threads of each
     "pullback, 1 process of 1 thread": ("pullback", 1, 1),
@@ -70,7 +72,7 @@ def made(model: str) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def own_rank(model: str, steps: int, group: Group, shard: bool) -> tuple[list[float], list[float]]:
+def own_rank(model: str, steps: int, group: Group, shard: bool) -> Run:
     """Losses and times of one program."""
     module = made(model)
     parallel = DataParallel(module, bucket=1 << 20, group=group)
@@ -81,10 +83,12 @@ def own_rank(model: str, steps: int, group: Group, shard: bool) -> tuple[list[fl
     waiting = iter(data)
     losses: list[float] = []
     times: list[float] = []
+    spent: list[float] = []
 
     def seen(value: Array) -> None:
         losses.append(float(value))
         times.append(time.perf_counter())
+        spent.append(time.process_time())
 
     def step() -> None:
         first = data[0]
@@ -102,10 +106,10 @@ def own_rank(model: str, steps: int, group: Group, shard: bool) -> tuple[list[fl
         pb.Receiver(seen, [mean])
 
     pb.jit(lambda: pb.loop(steps, step))()
-    return losses, times
+    return losses, times, spent
 
 
-def torch_rank(model: str, steps: int, rank: int, size: int) -> tuple[list[float], list[float]]:
+def torch_rank(model: str, steps: int, rank: int, size: int) -> Run:
     """The same maths by PyTorch, from the same weights."""
     import torch
     import torch.distributed as dist
@@ -139,8 +143,9 @@ def torch_rank(model: str, steps: int, rank: int, size: int) -> tuple[list[float
         dist.init_process_group("gloo")
         module = torch.nn.parallel.DistributedDataParallel(module)
     opt = torch.optim.AdamW(module.parameters(), lr=1e-3, weight_decay=1e-2)
-    losses: list[Any] = []
+    losses: list[float] = []
     times: list[float] = []
+    spent: list[float] = []
     for x, y in batches(model, steps, rank, size):
         kind = torch.long if model == "gpt" else torch.float32
         opt.zero_grad()
@@ -154,22 +159,25 @@ def torch_rank(model: str, steps: int, rank: int, size: int) -> tuple[list[float
             dist.all_reduce(mean)
         losses.append(mean.item())
         times.append(time.perf_counter())
+        spent.append(time.process_time())
     if size > 1:
         dist.destroy_process_group()
-    return losses, times
+    return losses, times, spent
 
 
 def rank_main(way: str, model: str, steps: int) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if way == "torch":
-        losses, times = torch_rank(model, steps, rank, size)
+        losses, times, spent = torch_rank(model, steps, rank, size)
     else:
         group = pb.distributed.init("ring") if size > 1 else Group()
-        losses, times = own_rank(model, steps, group, way == "shard")
+        losses, times, spent = own_rank(model, steps, group, way == "shard")
     if rank == 0:
         gaps = [b - a for a, b in pairwise(times)][SKIP:]
         low = float(np.quantile(gaps, 0.1))
-        print(json.dumps({"low": low, "median": statistics.median(gaps), "losses": losses}))
+        used = (spent[-1] - spent[SKIP]) / (len(spent) - SKIP - 1)
+        told = {"low": low, "median": statistics.median(gaps), "used": used, "losses": losses}
+        print(json.dumps(told))
 
 
 # --- all of them, in turn ------------------------------------------------------------------------
@@ -207,15 +215,18 @@ def table(model: str, rounds: int, steps: int) -> None:
     print(
         f"\n{model}: load {min(loads):.1f} to {max(loads):.1f}, {rounds} rounds of {steps} steps\n"
     )
-    print("| | steps a second | of all steps | beside 1 process of 1 thread | losses differ by |")
-    print("|---|---|---|---|---|")
+    print("| | steps a second | of all steps | beside 1 process of 1 thread |", end="")
+    print(" processor ms a step, each process | losses differ by |\n|---|---|---|---|---|---|")
     base: dict[str, float] = {}
     for name, own in runs.items():
-        low, middle = (statistics.median(r[k] for r in own) for k in ("low", "median"))
+        low, middle, used = (
+            statistics.median(r[k] for r in own) for k in ("low", "median", "used")
+        )
         engine = name.split(",")[0]
         base.setdefault(engine, low)
         apart = max(abs(a - b) for a, b in zip(own[0]["losses"], first, strict=True))
-        cells = f"{1 / low:.1f} | {1 / middle:.1f} | {base[engine] / low:.2f} | {apart:.0e}"
+        cells = f"{1 / low:.1f} | {1 / middle:.1f} | {base[engine] / low:.2f}"
+        cells += f" | {used * 1e3:.1f} | {apart:.0e}"
         print(f"| {name} | {cells} |", flush=True)
 
 

@@ -96,6 +96,8 @@ def test_types(kind: str) -> None:
 def test_not_a_number_infinities_and_nothing() -> None:
     def work(group: Any) -> list[Array]:
         x = np.array([np.nan, np.inf, -np.inf, -0.0, 1e308]) if group.rank else np.zeros(5)
+        turned = np.array([np.inf, 1e308]) * (1.0 if group.rank else -1.0)
+        assert np.isnan(D.all_reduce(turned, group=group).numpy()).tolist() == [True, False]
         empty = pb.zeros((0, 3))
         found = [D.all_reduce(x, group=group), D.all_reduce(np.float64(2.0), group=group)]
         found += [D.all_reduce(empty, group=group), D.all_gather(empty, group=group)]
@@ -589,7 +591,8 @@ main()
 
 
 @pytest.mark.slow
-def test_training_survives_a_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard", [[], ["--shard"]])
+def test_training_survives_a_rank(tmp_path: Path, shard: list[str]) -> None:
     """Four ranks' run is cut off; two go on from its last checkpoint."""
     (tmp_path / "text.txt").write_text("every rank has its part of the batch. " * 60)
     (tmp_path / "dying.py").write_text(DYING)
@@ -598,11 +601,11 @@ def test_training_survives_a_rank(tmp_path: Path) -> None:
         return processes(ranks, ["-m", "pullback", *TRAIN.split(), *more], tmp_path)
 
     assert [e.returncode for e in run(1, "whole")] == [0]
-    cut = processes(4, ["dying.py", *TRAIN.split(), "cut"], tmp_path)
+    cut = processes(4, ["dying.py", *TRAIN.split(), "cut", *shard], tmp_path)
     assert cut[3].returncode == -9 and all(e.returncode != 0 for e in cut)
     kept = nn.load(tmp_path / "cut" / "checkpoint.safetensors")
     assert int(kept["optimizer.step"].item()) in (2, 4)
-    resumed = run(2, "cut", "--resume")
+    resumed = run(2, "cut", "--resume", *shard)
     assert [e.returncode for e in resumed] == [0, 0], resumed[0].stderr
     whole, other = (nn.load(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     for name, value in whole.items():

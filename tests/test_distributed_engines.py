@@ -43,6 +43,27 @@ for found in (f(x), pb.jit(f)(x)):
     np.testing.assert_array_equal(part, sum(every)[own])
 slope = np.asarray(pb.jit(pb.grad(loss))(x))
 np.testing.assert_allclose(slope, 4 * group.size * sum(e * e for e in every) * x, rtol=1e-5)
+
+
+def trained(shard):
+    pb.random.manual_seed(0)
+    parallel = D.DataParallel(pb.nn.Linear(5, 3), bucket=1)
+    opt = pb.optim.AdamW(parallel.module.parameters(), lr=0.1)
+    opt = D.sharded(opt, parallel) if shard else opt
+    own = np.arange(10.0, dtype=np.float32).reshape(2, 5) * (group.rank + 1)
+
+    def step():
+        opt.zero_grad()
+        (parallel(pb.tensor(own)) ** 2).mean().backward()
+        opt.step()
+
+    pb.jit(lambda: pb.loop(4, step))()
+    weights = [t.numpy() for t in parallel.module.parameters()]
+    return weights + [t.numpy() for _, t in sorted(opt.state_dict().items())]
+
+
+for found, wanted in zip(trained(True), trained(False), strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 try:
     pb.jit(D.all_reduce)(np.ones(2 + group.rank))
 except D.DistributedError as error:

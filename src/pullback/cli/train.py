@@ -19,14 +19,15 @@ from pullback.config import Options
 from pullback.distributed.collectives import all_reduce
 from pullback.distributed.group import Group
 from pullback.distributed.parallel import DataParallel
+from pullback.distributed.sharded import Sharded, sharded
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, If
 from pullback.nn.base.build import at, make
 from pullback.nn.base.parameter import Buffer, as_tensor
-from pullback.optim import AdamW
+from pullback.optim import AdamW, Optimizer
 from pullback.runtime.executable import Executable
 from pullback.tensor.face.tensor import Tensor
-from pullback.tensor.forms.control import loop
+from pullback.tensor.forms.control import cond, loop
 from pullback.tensor.library import maths, ops, random
 from pullback.tensor.run.host import Feeder, Receiver
 from pullback.tensor.run.program import Jit, jit
@@ -61,13 +62,13 @@ class Run:
     """A model in training. `losses` and `times` (seconds) are those of this process's steps,
     of which number `first` was the first. `timed`: launches are timed. `program`: as it ran.
     `every`: steps between two checkpoints, 0 for none before the end. `group`: each of its ranks
-    has its part of every batch.
+    has its part of every batch; after `share` perhaps of the optimiser's states, too.
     """
 
     text: Text
     settings: Settings
     model: nn.GPT
-    opt: AdamW
+    opt: Optimizer
     display: Display
     folder: Path
     first: int = 0
@@ -78,11 +79,19 @@ class Run:
     program: Executable | None = None
     every: int = 0
     group: Group = field(default_factory=Group)
+    parallel: DataParallel | None = None
 
     @property
     def done(self) -> int:
         """Steps taken, those before a resume included."""
         return int(self.opt.steps.item())
+
+    def share(self, group: Group, shard: bool) -> None:
+        """Train with the other ranks of a group; `shard`: states in parts."""
+        self.group = group
+        self.parallel = DataParallel(self.model, group=group)
+        if shard:
+            self.opt = sharded(self.opt, self.parallel)
 
     def build(self, steps: int, validate: bool) -> Jit[..., Any]:
         """Training steps and perhaps the validation, as one program."""
@@ -91,7 +100,7 @@ class Run:
         batches = self._batches()
         checks = self._checks(*shape) if validate else []
         waiting = iter(checks)
-        parallel = DataParallel(self.model, group=group)
+        parallel = self.parallel or DataParallel(self.model, group=group)
         pair: dict[str, Any] = {"shape": (shape, shape), "dtype": ("int32", "int32")}
 
         def step() -> None:
@@ -103,8 +112,13 @@ class Run:
             loss.backward()
             self.opt.step()
             Receiver(self._stepped, [seen])
-            if self.every:
-                self._keep(checkpoint.contents(self.model, self.opt))
+            if self.every and isinstance(
+                self.opt, Sharded
+            ):  # what gathers the states runs then only
+                due = self.opt.steps % self.every == 0
+                cond(due, lambda: self._keep(1), lambda: None)
+            elif self.every:
+                self._keep(self.every)
 
         def check() -> None:
             tokens, targets = Feeder(lambda: next(waiting), **pair)
@@ -134,8 +148,9 @@ class Run:
         checks += [nothing] * (-len(checks) % self.group.size)
         return checks[self.group.rank :: self.group.size]
 
-    def _keep(self, state: dict[str, Any]) -> None:
-        """A checkpoint of this place in the program, every so many steps; rank 0 writes it."""
+    def _keep(self, every: int) -> None:
+        """A checkpoint of this place in the program, each `every`-th time; rank 0 writes it."""
+        state = checkpoint.contents(self.model, self.opt)
         names = list(state)
 
         def write(*arrays: Array) -> None:
@@ -143,7 +158,7 @@ class Run:
                 kept = dict(zip(names, arrays, strict=True))
                 checkpoint.write(self.folder, kept, self.settings, self.text.characters)
 
-        Receiver(write, list(state.values()), every=self.every, depth=1)
+        Receiver(write, list(state.values()), every=every, depth=1)
 
     def _stepped(self, loss: Array) -> None:
         self.losses.append(float(loss))
@@ -168,10 +183,12 @@ class Run:
             self.program = None if program.last is None else program.program
 
     def save(self) -> None:
-        """Everything up to the last whole step; one of the ranks does it."""
-        if self.group.rank:
+        """Everything up to the last whole step; one of the ranks writes it."""
+        if self.group.rank and not isinstance(self.opt, Sharded):
             return
-        checkpoint.save(self.folder, self.model, self.opt, self.settings, self.text.characters)
+        state = checkpoint.contents(self.model, self.opt)
+        if not self.group.rank:
+            checkpoint.write(self.folder, state, self.settings, self.text.characters)
 
 
 def write(model: nn.GPT, text: Text, length: int, seed: int, heat: float = 0.8) -> str:

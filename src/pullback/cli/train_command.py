@@ -25,6 +25,7 @@ from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
 from pullback.cli.view import has_folder, save
 from pullback.distributed.group import init
+from pullback.distributed.sharded import Sharded
 from pullback.viewer.data import Curve
 from pullback.viewer.page import page
 
@@ -50,6 +51,7 @@ pullback train --compare torch"""
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="pullback-run")
 @click.option("--resume", is_flag=True, help="go on where a run in --out stopped")
 @click.option("--save-every", type=click.IntRange(min=1), help="steps between two checkpoints")
+@click.option("--shard", is_flag=True, help="optimiser states in parts on the processes")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="a page of the run")
 def train(
     output: Output,
@@ -58,6 +60,7 @@ def train(
     out: Path,
     resume: bool,
     save_every: int | None,
+    shard: bool,
     report: Path | None,
     **given: Any,
 ) -> None:
@@ -65,7 +68,7 @@ def train(
 
     Without --text it learns the English help texts that ship with Python. The last 10 % of the
     characters are the validation split. Started by torchrun or mpiexec, each process takes its part
-    of every batch.
+    of every batch; with --shard each has its part of the optimiser's states, too.
     """
     began = time.perf_counter()
     if report is not None:
@@ -86,7 +89,8 @@ def train(
         raise click.UsageError(f"--batch {settings.batch} is no multiple of {group.size} processes")
     quiet = Output(output.as_json, True) if group.rank else output
     run = _prepare(text, settings, out, resume, quiet)
-    run.timed, run.every, run.group = report is not None, save_every or 0, group
+    run.timed, run.every = report is not None, save_every or 0
+    run.share(group, shard)
     with run.display, terminable():
         try:
             _train(run, began)
@@ -144,14 +148,17 @@ def _train(run: Run, began: float) -> None:
     """Train, validate, save, write; Ctrl-C and SIGTERM save the last whole step."""
     parameters = sum(p.size or 0 for p in run.model.parameters())
     s = run.settings
+    held = {"state_bytes": run.opt.state_bytes} if isinstance(run.opt, Sharded) else {}
+    states = "".join(f", {n / 1e6:.2f} MB of states on each process" for n in held.values())
     run.display.note(
         "start",
-        f"{parameters:,} parameters, {len(run.text.train):,} characters, "
+        f"{parameters:,} parameters{states}, {len(run.text.train):,} characters, "
         f"{s.steps - run.done} of {s.steps} steps to go",
         parameters=parameters,
         characters=len(run.text.train),
         step=run.done,
         steps=s.steps,
+        **held,
     )
     try:
         loss = run.execute()

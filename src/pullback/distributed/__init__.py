@@ -6,13 +6,14 @@ from pullback.distributed.collectives import all_gather, all_reduce, reduce_scat
 from pullback.distributed.group import Group, init, loopback, rank, size
 from pullback.distributed.parallel import DataParallel
 from pullback.distributed.ring import Delay
+from pullback.distributed.sharded import Sharded, sharded
 from pullback.distributed.transport import DistributedError
 from pullback.tensor.face.dialect import shown as _shown
 from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = [
-    "DataParallel", "Delay", "DistributedError", "Group", "all_gather", "all_reduce", "init",
-    "loopback", "rank", "reduce_scatter", "size",
+    "DataParallel", "Delay", "DistributedError", "Group", "Sharded", "all_gather", "all_reduce",
+    "init", "loopback", "rank", "reduce_scatter", "sharded", "size",
 ]  # fmt: skip
 
 __dir__ = _shown(__all__)

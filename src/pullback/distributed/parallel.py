@@ -7,20 +7,19 @@ backward    dw = mean[r] dw'_r   one `all_reduce` of the bucket, begun as soon a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate, pairwise
 from typing import Any
 
 from pullback.distributed.collectives import all_reduce
 from pullback.distributed.group import Group, group_of
+from pullback.distributed.parts import Part, apart, attach, flat
 from pullback.distributed.transport import DistributedError
-from pullback.ir.graph import Definition, Rule, Value
+from pullback.ir.graph import Definition, Value
 from pullback.nn.base.module import Module
 from pullback.nn.base.parameter import Parameter
 from pullback.tensor.face.leaves import standing
 from pullback.tensor.face.tensor import Tensor
-from pullback.tensor.library import ops
 from pullback.tensor.record.trace import array_of, bind, realize
 from pullback.tensor.values import elementwise as W
 
@@ -32,7 +31,7 @@ class DataParallel(Module):
 
     At first the parameters and buffers of rank 0 go to all. Gradients are reduced in buckets of
     about `bucket` bytes, the last layers' first, beside the rest of the backward. `sharing` is for
-    other functions of the module than `forward`.
+    other functions of the module than `forward`. `parts`: what `sharded` optimisers update.
 
     Raises: DistributedError for what is no module, or no size of a bucket.
 
@@ -53,6 +52,7 @@ class DataParallel(Module):
         self.module = module
         self.group = group_of(group)
         self.bucket = bucket
+        self.parts: list[Part] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -82,67 +82,49 @@ class DataParallel(Module):
             ...     loss = pb.sum(model.module(pb.ones((3, 2))))
         """
         with ExitStack() as stack:
-            if self.group.size > 1:
-                for bucket in self.buckets():
-                    shared = _shared([p.value for p in bucket], self.group)
-                    for parameter, value in zip(bucket, shared, strict=True):
-                        stack.enter_context(standing(parameter, value))
+            for part in self.parts:
+                for parameter, value in zip(part.owned, part.copies(), strict=True):
+                    stack.enter_context(standing(parameter, value))
+            for bucket in self.buckets() if self.group.size > 1 else ():
+                shared = _shared([p.value for p in bucket], self.group)
+                for parameter, value in zip(bucket, shared, strict=True):
+                    stack.enter_context(standing(parameter, value))
             yield
 
     def buckets(self) -> list[list[Parameter]]:
-        """Trained parameters of one type each, the last first, as they get their gradients."""
-        made: list[list[Parameter]] = []
-        room = 0
-        for parameter in reversed([p for p in self.module.parameters() if p.requires_grad]):
-            length = (parameter.size or 0) * parameter.dtype.itemsize
-            if not made or length > room or made[-1][0].dtype != parameter.dtype:
-                made.append([])
-                room = self.bucket
-            made[-1].append(parameter)
-            room -= length
-        return made
+        """Trained parameters that are in no part, those of one type in a bucket."""
+        apart = {id(p) for part in self.parts for p in part.owned}
+        return buckets([p for p in self.module.parameters() if id(p) not in apart], self.bucket)
+
+
+def buckets(parameters: Sequence[Parameter], length: int) -> list[list[Parameter]]:
+    """Trained parameters of one type each, the last first, as they get their gradients; about
+    `length` bytes in one.
+    """
+    made: list[list[Parameter]] = []
+    room = 0
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
+        size = (parameter.size or 0) * parameter.dtype.itemsize
+        if not made or size > max(room, 0) or made[-1][0].dtype != parameter.dtype:
+            made.append([])
+            room = length
+        made[-1].append(parameter)
+        room -= size
+    return made
 
 
 def _shared(values: Sequence[Value], group: Group) -> list[Definition]:
     """Copies whose adjoints are means over all ranks, in one message."""
     copies = [W.copy(v, v.name) for v in values]
-    _attach(values, copies, group)
-    return copies
 
-
-def _attach(values: Sequence[Value], copies: Sequence[Definition], group: Group) -> None:
     def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
         return [t.value for t in means(list(map(Tensor, heads)), group)]
 
-    def push(tangents: Sequence[Value]) -> Sequence[Value]:
-        return tangents
-
-    def again(here: Callable[[Value], Value]) -> Rule | None:
-        fresh = [here(c) for c in copies]
-        whole = [c for c in fresh if isinstance(c, Definition)]
-        if len(whole) == len(fresh):
-            _attach([here(v) for v in values], whole, group)
-        return whole[0].rule if whole else None
-
-    rule = Rule("shared parameters", tuple(copies), tuple(values), pull, push, again)
-    for copy in copies:
-        copy.rule = rule
+    attach("shared parameters", values, copies, pull, lambda tangents: tangents)
+    return copies
 
 
 def means(tensors: Sequence[Tensor], group: Group) -> list[Tensor]:
     """The mean of each over all ranks, by one `all_reduce` of them side by side."""
     whole = all_reduce(flat(tensors), "mean", group=group)
     return apart(whole, tensors)
-
-
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All elements in a row."""
-    rows = [ops.reshape(t, (-1,)) for t in tensors]
-    return rows[0] if len(rows) == 1 else ops.concat(rows)
-
-
-def apart(row: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What `flat` put in a row, in the shapes of `like`."""
-    ends = accumulate((t.size or 0 for t in like), initial=0)
-    pieces = [row[low:high] for low, high in pairwise(ends)]
-    return [ops.reshape(p, t.shape) for p, t in zip(pieces, like, strict=True)]

@@ -179,7 +179,8 @@ class Ring:
             part = np.empty(high - low, source.dtype)
             self._fill(part)
             if not done:
-                np.add(part, source[block * count + low : block * count + high], out=part)
+                with np.errstate(all="ignore"):  # NaN and infinities are added as kernels add them
+                    np.add(part, source[block * count + low : block * count + high], out=part)
                 done = self.rank == last
                 onward = not done or ends[number] >= 0
             else:

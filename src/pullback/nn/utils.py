@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
 from pullback.ir import expr as E
@@ -11,7 +11,7 @@ from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.ir.graph import MAX, SUM, Value
 from pullback.nn.base.build import at, cast, make
-from pullback.nn.base.parameter import Parameter
+from pullback.nn.base.parameter import Parameter, check_whole
 from pullback.tensor.face.dialect import shown
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.shaped import shaped
@@ -41,8 +41,14 @@ def clip_grad_norm_(
         [0.5999999046325684, 0.7999998331069946]
     """
     owners = _with_grad(parameters)
-    grads = [p.grad.value for p in owners if p.grad is not None]
-    norm = _norm(grads, norm_type)
+    grads = [p.grad for p in owners if p.grad is not None]
+    return clip(owners, grads, norm_of(grads, norm_type), max_norm)
+
+
+def clip(
+    owners: Sequence[Parameter], grads: Sequence[Tensor], norm: Tensor, max_norm: float
+) -> Tensor:
+    """``g = g * min(1, max_norm / (norm + 1e-6))``; the norm, of the gradients' type."""
     length = norm.value
     one = E.const(1, norm.dtype)
 
@@ -52,7 +58,7 @@ def clip_grad_norm_(
 
     scale = make("clip", (), share).value
     for parameter, grad in zip(owners, grads, strict=True):
-        parameter.grad = make("clipped", grad.shape, _scaled(grad, scale))
+        parameter.grad = make("clipped", grad.shape, _scaled(grad.value, scale))
     whole: Tensor = narrowed(norm, grads[0].dtype) if grads else norm
     return whole
 
@@ -62,7 +68,7 @@ def _scaled(grad: Value, scale: Value) -> Callable[..., Expr]:
     return lambda *i: cast(Mul(at(grad, *i, to=kind), at(scale, to=kind)), grad.dtype)
 
 
-def _norm(grads: list[Value], order: float) -> Tensor:
+def norm_of(grads: Sequence[Tensor], order: float) -> Tensor:
     """The norm of all gradients together, from one sum for each."""
     kind = grads[0].dtype if grads and not is_half(grads[0].dtype) else float32
     infinite = order == float("inf")
@@ -74,7 +80,8 @@ def _norm(grads: list[Value], order: float) -> Tensor:
 
     by = MAX if infinite else SUM
     parts = [
-        make("part_norm", (), _terms(term, g, kind), over=g.shape, combiner=by).value for g in grads
+        make("part_norm", (), _terms(term, g.value, kind), over=g.shape, combiner=by).value
+        for g in grads
     ]
 
     def whole() -> Expr:
@@ -118,4 +125,5 @@ def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: fl
 
 def _with_grad(parameters: Iterable[Parameter] | Parameter) -> list[Parameter]:
     listed = [parameters] if isinstance(parameters, Parameter) else list(parameters)
+    check_whole(listed)
     return [p for p in listed if p.grad is not None]

@@ -36,6 +36,7 @@ class Adagrad(Ruled):
     """
 
     slots = ("sum",)
+    elementwise = True
     limits = "lr_decay >= 0, weight_decay >= 0, initial_accumulator_value >= 0, eps >= 0"
 
     def __init__(
@@ -90,6 +91,7 @@ class Adadelta(Ruled):
     """
 
     slots = ("square_avg", "acc_delta")
+    elementwise = True
     limits = "0 <= rho <= 1, eps >= 0, weight_decay >= 0"
 
     def __init__(
@@ -133,6 +135,7 @@ class RMSprop(Ruled):
         [5.960464477539063e-08, -1.0]
     """
 
+    elementwise = True
     limits = "alpha >= 0, eps >= 0, weight_decay >= 0, momentum >= 0"
 
     def __init__(
@@ -194,6 +197,7 @@ class Adamax(Ruled):
     """
 
     slots = ("exp_avg", "exp_inf")
+    elementwise = True
     limits = "0 <= betas < 1, eps >= 0, weight_decay >= 0"
 
     def __init__(
@@ -260,6 +264,7 @@ class NAdam(_Moments):
         [0.8943548202514648, -1.8943548202514648]
     """
 
+    elementwise = True
     slots = ("exp_avg", "exp_avg_sq", "mu_product")
 
     def __init__(
@@ -327,6 +332,8 @@ class RAdam(_Moments):
         >>> w.tolist()
         [0.800000011920929, -1.600000023841858]
     """
+
+    elementwise = True
 
     def __init__(
         self,

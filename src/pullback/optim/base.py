@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from pullback.errors import ShapeError, StateError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
-from pullback.nn.base.parameter import Buffer, Parameter, label, put
+from pullback.nn.base.parameter import Buffer, Parameter, check_whole, label, put
 from pullback.optim.schedules import Schedule
 from pullback.tensor.face.tensor import State, Tensor
 from pullback.tensor.record.trace import bind, current, realize
@@ -73,6 +73,8 @@ class Optimizer:
 
     `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
     `limits` are those of its settings, and of each group's own, as `shaped.declaration` has them.
+    `elementwise`: an element's update reads nothing of other elements, so that parts of parameters
+    may be updated; a subclass with an `update` or a `rule` of its own says so again.
 
     Example:
         >>> optimizer = pb.optim.SGD([nn.Parameter(pb.ones(2))], lr=0.1)
@@ -84,13 +86,17 @@ class Optimizer:
 
     slots: tuple[str, ...] = ()
     counts = False
+    elementwise = False
     limits = "weight_decay >= 0"
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        own = vars(cls)
+        if "elementwise" not in own and ("update" in own or "rule" in own):
+            cls.elementwise = False
         if cls.__doc__ is not None:
-            own = Declaration((), (), (*RATE, *limits(cls.limits)))
-            cls.__doc__ = documented(cls.__doc__, own, refusals(own))
+            said = Declaration((), (), (*RATE, *limits(cls.limits)))
+            cls.__doc__ = documented(cls.__doc__, said, refusals(said))
 
     def __init__(
         self,
@@ -148,7 +154,11 @@ class Optimizer:
                 parameter.grad = None
 
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient.
+
+        Raises: StateError for parameters that a `distributed.sharded` optimiser has.
+        """
+        check_whole(self._listed())
         for group in self.param_groups:
             rates = self.rates(group)
             for parameter, state in zip(group.params, group.state, strict=True):
@@ -179,9 +189,11 @@ class Optimizer:
     def _cells(self) -> dict[str, State]:
         """Everything that a step changes, parameters included."""
         cells = self._state_cells()
-        listed = (p for g in self.param_groups for p in g.params)
-        cells.update({f"param.{n}": p for n, p in enumerate(listed)})
+        cells.update({f"param.{n}": p for n, p in enumerate(self._listed())})
         return cells
+
+    def _listed(self) -> list[Parameter]:
+        return [p for g in self.param_groups for p in g.params]
 
     def _state_cells(self) -> dict[str, State]:
         cells: dict[str, State] = {"step": self.steps}
@@ -195,6 +207,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The step count, learning rates and state of now, by name: ``state.<n>.exp_avg``."""
+        check_whole(self._listed())
         return {name: Tensor(cell.value) for name, cell in self._state_cells().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -202,19 +215,25 @@ class Optimizer:
 
         Raises: StateError where names differ; ShapeError; DTypeError.
         """
+        check_whole(self._listed())
         cells = self._state_cells()
-        if set(cells) != set(state_dict):
-            missing = [n for n in cells if n not in state_dict]
-            unexpected = [n for n in state_dict if n not in cells]
-            raise StateError(
-                f"the state does not fit this optimiser: missing {missing}, unexpected {unexpected}"
-            )
+        check_names(cells, state_dict)
         put(cells, state_dict)
 
     def __repr__(self) -> str:
         settings = self.param_groups[0].settings
         shown = ", ".join(f"{k}={v}" for k, v in settings.items())
         return f"{type(self).__name__}(lr={self.lr:g}, {shown})"
+
+
+def check_names(wanted: Collection[str], given: Mapping[str, Any]) -> None:
+    """Raises: StateError where names of a state differ."""
+    missing = [n for n in wanted if n not in given]
+    unexpected = [n for n in given if n not in wanted]
+    if missing or unexpected:
+        raise StateError(
+            f"the state does not fit this optimiser: missing {missing}, unexpected {unexpected}"
+        )
 
 
 def _named(buffer: Buffer, name: str) -> Buffer:

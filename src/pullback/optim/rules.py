@@ -34,6 +34,7 @@ class SGD(Optimizer):
         [0.800000011920929, -1.600000023841858]
     """
 
+    elementwise = True
     limits = "momentum >= 0, weight_decay >= 0"
 
     def __init__(
@@ -128,6 +129,7 @@ class Adam(Optimizer):
     slots = ("exp_avg", "exp_avg_sq")
     counts = True
     decoupled = False
+    elementwise = True
     limits = "0 <= betas < 1, eps >= 0, weight_decay >= 0"
 
     def __init__(

@@ -32,6 +32,7 @@ class Lion(Ruled):
     """
 
     slots = ("exp_avg",)
+    elementwise = True
     limits = "0 <= betas < 1, weight_decay >= 0"
 
     def __init__(
@@ -76,6 +77,7 @@ class Rprop(Ruled):
     """
 
     slots = ("prev", "step_size")
+    elementwise = True
     limits = "0 < etas[0] < 1, etas[1] > 1, 0 <= step_sizes[0] <= step_sizes[1]"
 
     def __init__(
@@ -124,6 +126,7 @@ class ASGD(Ruled):
     """
 
     slots = ("ax",)
+    elementwise = True
     limits = "lambd >= 0, weight_decay >= 0"
 
     def __init__(

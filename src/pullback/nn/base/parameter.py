@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, ShapeError
+from pullback.errors import DTypeError, Origin, ShapeError, StateError
 from pullback.ir import dtype as D
 from pullback.tensor.face.tensor import State, Tensor
 from pullback.tensor.record.trace import Cell, bind
@@ -41,10 +42,12 @@ class Parameter(State):
         True
     """
 
-    __slots__ = ()
+    __slots__ = ("_part",)
+    _part: weakref.ref[Parameter] | None
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         super().__init__(as_tensor(data).value, requires_grad)
+        self._part = None  # of a `distributed.sharded` optimiser, which has the gradient
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
         """Say whether `backward` collects a gradient here."""
@@ -54,6 +57,18 @@ class Parameter(State):
     def copy(self) -> Parameter:
         """Another parameter with the same contents."""
         return Parameter(Tensor(self.value), self.requires_grad)
+
+
+def check_whole(parameters: Iterable[Parameter]) -> None:
+    """Raises: StateError for gradients that lie in parts on several ranks."""
+    for parameter in parameters:
+        if parameter._part is not None and parameter._part() is not None:
+            raise StateError(
+                "a parameter whose gradient lies in parts on several ranks",
+                origin=Origin.of_caller(),
+                help="step, clip and load by what pb.distributed.sharded gave",
+                code="E623",
+            )
 
 
 def as_tensor(data: Any) -> Tensor:
@@ -74,12 +89,12 @@ def put(cells: Mapping[str, Cell], arrays: Mapping[str, Any]) -> None:
 
     Raises: ShapeError, naming both shapes; DTypeError.
     """
-    fitted = {name: _fitted(cell, arrays[name], name) for name, cell in cells.items()}
+    arrays = {name: fitted(cell, arrays[name], name) for name, cell in cells.items()}
     for name, cell in cells.items():
-        cell.assign(bind(fitted[name], name))
+        cell.assign(bind(arrays[name], name))
 
 
-def _fitted(cell: Cell, array: Any, name: str) -> np.ndarray[Any, Any]:
+def fitted(cell: Cell, array: Any, name: str) -> np.ndarray[Any, Any]:
     """An array of a cell's shape, as its type. Raises: ShapeError, DTypeError."""
     given = host_array(array)
     if given.shape != cell.shape:

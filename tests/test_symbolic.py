@@ -204,3 +204,48 @@ def test_places_of_another_axis_are_looked_at(backend: str) -> None:
     np.testing.assert_array_equal(run(x, y).numpy(), x[:5])
     with pytest.raises(IndexRangeError, match="E106"):
         run(y, x)
+
+
+SIZED: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda x: x.sum() / x.shape[0],
+    "of all": lambda x: x.sum() / x.size,
+    "first": lambda x: x.shape[0] * x,
+    "scaled": lambda x: x @ x.T * x.shape[0] ** -0.5,
+    "inverse": lambda x: x * (1 / x.shape[0]),
+    "variance": lambda x: ((x - x.sum(0) / x.shape[0]) ** 2).sum(0) / (x.shape[0] - 1 + 1e-3),
+    "root": lambda x: x / x.shape[0] ** 0.5,
+    "over a tensor": lambda x: -x.shape[0] / x,
+    "power": lambda x: x ** x.shape[0],
+    "remainder": lambda x: x % x.shape[0] + x.shape[0] % 2 + x.shape[0] // 2,
+    "winners": lambda x: pb.maximum(x, x.shape[0]) + pb.clip(x, 0, x.shape[0]),
+    "choice": lambda x: pb.where(x < x.shape[0] / 2, x, -x.shape[0]),
+    "both": lambda x: (x.shape[0] * x.shape[1]) * x,
+    "backwards": lambda x: pb.compute(x.shape, lambda i, j: x[x.shape[0] - 1 - i, j] / x.shape[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int32"])
+def test_an_extent_is_a_number_of_its_programs(name: str, kind: str) -> None:
+    """As Python's own numbers: the types and values of the function that knows the sizes."""
+    n, function = pb.dim("n", 1, 12), SIZED[name]
+    compiled = pb.jit(function, shapes=[(n, 3)])
+    close = {"float16": 5e-3, "float64": 1e-13}.get(kind, 1e-5)
+    for size in (1, 3, 7):
+        x = pb.tensor(np.abs(small(size, 3)) + 0.5).astype(kind)
+        got, want = compiled(x), function(x)
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=close, atol=close)
+
+
+def test_gradients_know_their_extents() -> None:
+    def loss(x: Any) -> Any:
+        return (x * x).sum() / x.shape[0] * x.shape[0] ** 0.5
+
+    n = pb.dim("n", 1, 12)
+    compiled = pb.jit(pb.value_and_grad(loss), shapes=[(n, 3)])
+    for size in (1, 4):
+        x = small(size, 3)
+        value, gradient = compiled(x)
+        np.testing.assert_allclose(np.asarray(value), (x * x).sum() / size**0.5, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(gradient), 2 * x / size**0.5, rtol=1e-5)

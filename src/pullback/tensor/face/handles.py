@@ -24,6 +24,7 @@ from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
+from pullback.ir.node import walk
 from pullback.tensor.face.dialect import public
 from pullback.tensor.record.trace import Handle
 from pullback.tensor.values import elementwise as W
@@ -111,7 +112,8 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
         return astype(self, D.dtype(dtype))
 
     def _apply(self, name: str, *operands: Any) -> ScalarHandle:
-        if not all(isinstance(o, SCALARS) for o in operands):
+        beside = of_extents(self) and any(isinstance(o, Handle) for o in operands)
+        if beside or not all(isinstance(o, SCALARS) for o in operands):
             return cast(ScalarHandle, left_to(name, self, operands))
         return combine(name, *operands)
 
@@ -215,6 +217,14 @@ def _opened(make: Callable[[DType], Expr]) -> ScalarHandle:
     return located(exact, Weak(lambda kind: exact))
 
 
+def of_extents(operand: Any) -> bool:
+    """Whether an operand is an extent, or made of extents and numbers alone."""
+    if not isinstance(operand, ScalarHandle):
+        return isinstance(operand, E.Dim)
+    leaves = [n for n in walk(operand.expr) if not n.children]
+    return operand.weak is not None and all(isinstance(n, E.Size | E.Const) for n in leaves)
+
+
 def _open(operand: Any) -> bool:
     """Whether the float type of an operand is open: numbers, and what is made of them and axes."""
     if isinstance(operand, Scalar | E.Dim):
@@ -265,7 +275,8 @@ def as_expr(operand: Any) -> Expr:
     return W.literal(met, W.weak_dtype(met)) if isinstance(met, Scalar) else met
 
 
-def _typed(operand: Any, kind: DType) -> Expr:
+def typed(operand: Any, kind: DType) -> Expr:
+    """A scalar operand as a type; what is open takes it, or is cast from float64."""
     met = _as(operand, kind if kind.is_float else float64)
     return W.literal(met, kind) if isinstance(met, Scalar) else W.cast(met, kind)
 
@@ -287,7 +298,7 @@ def _combined(name: str, operands: Sequence[Any], open_kind: DType | None) -> Ex
     kind = rule.dtype(met)
     if open_kind is not None and kind.is_float:
         kind = open_kind
-    return rule.body(*(_typed(o, kind) for o in operands))
+    return rule.body(*(typed(o, kind) for o in operands))
 
 
 def where(condition: Any, then: Any, otherwise: Any) -> ScalarHandle:
@@ -301,7 +312,7 @@ def where(condition: Any, then: Any, otherwise: Any) -> ScalarHandle:
         )
         if open_kind is not None and kind.is_float:
             kind = open_kind
-        return If(test, _typed(then, kind), _typed(otherwise, kind))
+        return If(test, typed(then, kind), typed(otherwise, kind))
 
     return _opened(chosen) if all(map(_open, branches)) else located(chosen(None))
 
@@ -316,8 +327,8 @@ def astype(x: Any, kind: Any) -> ScalarHandle:
     """`x` as another type."""
     if isinstance(x, Scalar) and not kind.is_float:
         return located(W.cast(as_expr(x), kind))
-    typed = _typed(x, kind)
-    return located(typed, Weak(lambda _: typed) if _open(x) and not kind.is_float else None)
+    made = typed(x, kind)
+    return located(made, Weak(lambda _: made) if _open(x) and not kind.is_float else None)
 
 
 def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:

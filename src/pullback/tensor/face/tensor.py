@@ -21,6 +21,7 @@ from pullback.tensor.face import keys as K
 from pullback.tensor.face.at import At
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.eager import eagerly, indexed, viewing
+from pullback.tensor.face.extents import beside
 from pullback.tensor.face.handles import ScalarHandle
 from pullback.tensor.face.protocols import protocols
 from pullback.tensor.record import away
@@ -117,11 +118,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return len(self.shape)
 
     @property
-    def size(self) -> int | None:
-        """How many elements; None where an extent is symbolic."""
-        if any(isinstance(e, Dim) for e in self.shape):
-            return None
-        return math.prod(e for e in self.shape if isinstance(e, int))
+    def size(self) -> int:
+        """How many elements; of a symbolic extent a number that the program knows."""
+        return cast(int, math.prod(cast(Any, self.shape)))
 
     @property
     def device(self) -> str:
@@ -158,6 +157,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     # --- operators
 
     def _apply(self, name: str, *operands: Any) -> Tensor:
+        operands = beside(operands)
         if not all(isinstance(o, OPERANDS) for o in operands):
             speaker = answering(operands)
             if speaker is None:
@@ -603,7 +603,9 @@ def apply(name: str, *operands: Any) -> Any:
     speaker = answering(operands)
     if speaker is not None:
         return speaker.answer(name, operands, {})
-    if any(isinstance(o, ScalarHandle) for o in operands):
+    if any(isinstance(o, Handle) for o in operands):
+        operands = beside(operands)
+    if any(isinstance(o, ScalarHandle | Dim) for o in operands):
         return handles.combine(name, *operands)
     return tensor_apply(name, *operands)
 

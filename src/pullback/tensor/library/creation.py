@@ -17,6 +17,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim
 from pullback.ir.graph import read
 from pullback.tensor.face.dialect import spelled
+from pullback.tensor.face.extents import Symbol
 from pullback.tensor.face.tensor import (
     Tensor,
     check_device,
@@ -48,7 +49,7 @@ def dim(name: str, lo: int, hi: int) -> Dim:
     lo, hi = V.whole(lo, "lo"), V.whole(hi, "hi")
     if not 0 <= lo <= hi or not isinstance(name, str):
         raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", code="E123")
-    return Dim(name, lo, hi)
+    return Symbol(name, lo, hi)
 
 
 def _plain(item: Any) -> Any:

@@ -17,6 +17,7 @@ from pullback.ir.graph import Keep
 from pullback.tensor.face import handles
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.eager import eagerly, viewing
+from pullback.tensor.face.extents import beside
 from pullback.tensor.face.handles import ScalarHandle
 from pullback.tensor.face.tensor import (
     Axes,
@@ -452,11 +453,11 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
         >>> pb.where(pb.tensor([True, False]), 1.0, 2.0)
         Tensor([1., 2.], dtype=float32)
     """
-    given = (condition, x1, x2)
+    given = (condition, *(beside((x1, x2)) if isinstance(condition, Tensor) else (x1, x2)))
     for one in given:
         if isinstance(one, ScalarHandle):
             return handles.where(*given)
-    return Tensor(W.where(operand(condition), operand(x1), operand(x2)))
+    return Tensor(W.where(*map(operand, given)))
 
 
 @eagerly
@@ -471,7 +472,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """
     if isinstance(x, ScalarHandle):
         return handles.clip(x, min, max)
-    low, high = (None if b is None else operand(b) for b in (min, max))
+    low, high = (None if b is None else operand(beside((x, b))[1]) for b in (min, max))
     return Tensor(W.clip(operand(x), low, high))
 
 

@@ -80,7 +80,7 @@ def test_an_operation_is_there(tmp_path: Path) -> None:
     assert compilations(GEMM, tmp_path / "code") == 0
     assert sorted((tmp_path / "code").iterdir()) == files
     again = made(ROOT / "ops/gemm.toml", "-o", tmp_path / "code")
-    assert "gemm.toml: all there\n1 files, 0 objects" in again
+    assert "gemm.toml: all there\n1 file, 0 objects" in again
 
 
 @pytest.mark.slow

@@ -45,10 +45,8 @@ def generate(
     given, text_of, ends = _numbers(ids, prompt) or _text(file, prompt)
     decoder = model(file, context)
     made: list[int] = []
-    before = shown = text_of(given)
+    before, shown = text_of(given), ""
     start = first = time.perf_counter()
-    if output.to_people:
-        click.echo(before, nl=False)
     try:
         for token in tokens_behind(decoder, given, count, stop=ends, **drawn):
             first = first if made else time.perf_counter()
@@ -57,8 +55,10 @@ def generate(
             if output.to_people and not text.endswith(CUT):
                 click.echo(text[len(shown) :], nl=False)
                 shown = text
-    finally:
         if output.to_people:
+            click.echo(text_of([*given, *made])[len(shown) :], nl=False)
+    finally:
+        if output.to_people and (made or shown):
             click.echo("")
     spent = time.perf_counter() - first
     output.tell(

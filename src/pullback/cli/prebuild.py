@@ -102,7 +102,7 @@ def prebuild(
                 shutil.rmtree(store.folder)
             raise
     where = "the cache" if folder is None else f"{folder}: {CACHE}={folder} has them run by it"
-    out.show(f"{len(work)} files, {count} objects of code and records into {where}")
+    out.show(f"{len(work)} file{'s' * (len(work) != 1)}, {count} objects of code and records into {where}")
     out.tell(files=len(work), objects=count, folder=str(store.folder))
 
 

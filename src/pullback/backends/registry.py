@@ -14,13 +14,13 @@ import numpy as np
 from pullback.backends import base
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
 from pullback.backends.loops.backend import Loops
-from pullback.config import installed, module_of
+from pullback.config import BACKEND, installed, module_of
 from pullback.errors import UnsupportedError
 from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
 ORACLE = "reference"
-# Those of this package: a folder and a class. None is imported before it is asked for.
+# Those of this package: a folder and a class, imported when they are asked for.
 OWN = {
     "llvm": "llvm.LLVM", "c": "c.C", "opencl": "opencl.OpenCL", "nvptx": "nvptx.NVPTX",
     "triton": "triton.Triton", "reference": "reference.Reference", "kernels": "reference.Kernels",
@@ -150,3 +150,6 @@ def _checked(name: str, backend: Any) -> Backend:
             what = f"backend {name!r} has `{method}` and lacks {lacks}"
             wants = f"derive its class from backends.base.{protocol.__name__}"
     raise UnsupportedError(what, help=wants, code="E313")
+
+
+named(BACKEND)  # what nearly every process compiles by; the others wait until they are asked for

@@ -102,7 +102,8 @@ def prebuild(
                 shutil.rmtree(store.folder)
             raise
     where = "the cache" if folder is None else f"{folder}: {CACHE}={folder} has them run by it"
-    out.show(f"{len(work)} file{'s' * (len(work) != 1)}, {count} objects of code and records into {where}")
+    files = "1 file" if len(work) == 1 else f"{len(work)} files"
+    out.show(f"{files}, {count} objects of code and records into {where}")
     out.tell(files=len(work), objects=count, folder=str(store.folder))
 
 

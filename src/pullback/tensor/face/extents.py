@@ -50,9 +50,9 @@ class Symbol(Arithmetic[Any], Dim):
 
 
 def beside(operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Operands of an operation on tensors: what is made of extents as a tensor without axes."""
+    """Operands: beside a tensor, what is made of extents as a tensor without axes."""
     own = [of_extents(o) for o in operands]
-    if not any(own):
+    if not any(own) or not any(isinstance(o, Handle) for o in operands):
         return tuple(operands)
     known = [_weak(o) if sized else operand(o) for o, sized in zip(operands, own, strict=True)]
     kind = W.common_dtype(known)

@@ -600,11 +600,9 @@ def from_array(leaf: Any) -> Any:
 
 def apply(name: str, *operands: Any) -> Any:
     """An element-wise operation on tensors, or on scalars inside a definition."""
-    speaker = answering(operands)
-    if speaker is not None:
+    if (speaker := answering(operands)) is not None:
         return speaker.answer(name, operands, {})
-    if any(isinstance(o, Handle) for o in operands):
-        operands = beside(operands)
+    operands = beside(operands)
     if any(isinstance(o, ScalarHandle | Dim) for o in operands):
         return handles.combine(name, *operands)
     return tensor_apply(name, *operands)

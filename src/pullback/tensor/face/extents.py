@@ -9,7 +9,6 @@ numbers do, so does what is made of extents and numbers alone; neither is an ext
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pullback.ir.expr import Dim
@@ -19,6 +18,8 @@ from pullback.tensor.values import elementwise as W
 from pullback.tensor.values.elementwise import Scalar
 from pullback.tensor.values.operands import operand
 from pullback.tensor.values.rules import Arithmetic, left_to
+
+OPEN = (ScalarHandle, Dim)
 
 
 class Symbol(Arithmetic[Any], Dim):
@@ -49,11 +50,13 @@ class Symbol(Arithmetic[Any], Dim):
         return int(self._no_number(0))
 
 
-def beside(operands: Sequence[Any]) -> tuple[Any, ...]:
+def beside(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Operands: beside a tensor, what is made of extents as a tensor without axes."""
+    if not any(isinstance(o, OPEN) for o in operands):  # most operations
+        return operands
     own = [of_extents(o) for o in operands]
     if not any(own) or not any(isinstance(o, Handle) for o in operands):
-        return tuple(operands)
+        return operands
     known = [_weak(o) if sized else operand(o) for o, sized in zip(operands, own, strict=True)]
     kind = W.common_dtype(known)
     return tuple(

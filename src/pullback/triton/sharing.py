@@ -48,8 +48,8 @@ class Reach:
         return all(self.holds(mask) for mask in own.operands[2:])
 
     def stores(self, name: str) -> bool:
-        """Whether elements of an argument are stored, and nothing is added to them."""
-        return {o.name for o in self.touching(name)} == {"tt.store"}
+        """Whether elements of an argument are stored, and not only added to."""
+        return any(o.name == "tt.store" for o in self.touching(name))
 
     def separate(self, name: str) -> bool:
         """Whether each element of an argument is stored by one program, at one step, by one lane.

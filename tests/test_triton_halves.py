@@ -117,6 +117,14 @@ def test_float16_is_certified(name: str) -> None:
     assert report.linear < 0.002
 
 
+def test_a_step_is_the_one_that_was_made() -> None:
+    """Elements around 30, of which a step of bfloat16 is an eighth: most do not move, or by it."""
+    f, (_, w), rest = halved(torch.bfloat16, "absolute")
+    x = (torch.rand(COUNT) * 4 + 28).bfloat16()
+    report = pb.triton.check(f, x, w, **rest, tolerance=0.05)
+    assert report.differences["X"] < 0.02
+
+
 def test_triton_alone_takes_the_bits() -> None:
     """Where this fails, the interpreter has learnt bfloat16, and there is nothing to refuse."""
     x = torch.tensor([-1.0, 2.0], dtype=torch.bfloat16)

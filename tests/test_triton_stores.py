@@ -96,10 +96,10 @@ def test_another_grid_is_found_out_anew() -> None:
     f = pb.triton.op(
         corpus.placed_kernel, grid=lambda _: grid, outputs={"OUT": lambda _: torch.zeros(40)}
     )
-    called(f, "programs")
+    called(f, "quotients of each")
     grid[0] = 2
     with pytest.raises(GradientError, match="E431"):
-        called(f, "programs")
+        called(f, "quotients of each")
 
 
 def test_a_place_that_gets_a_number_from_several() -> None:

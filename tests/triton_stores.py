@@ -26,6 +26,8 @@ def placed_kernel(X, AT, OUT, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
             tl.store(OUT + part * BLOCK + at, y * k)
     elif KIND == "quotients":
         tl.store(OUT + (part * BLOCK + at) // 4 * 4 + at % 4, y)
+    elif KIND == "quotients of each":
+        tl.store(OUT + at // 4 * 4 + at % 4, tl.load(X + at))
     elif KIND == "one of two":
         tl.store(OUT + at, y, mask=at < part * BLOCK)
     elif KIND == "a branch":

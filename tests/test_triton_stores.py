@@ -28,18 +28,20 @@ def made(launches: int = 2) -> Any:
     )
 
 
-def called(f: Any, kind: str, at: Any = PLACES, n: int = 16, **named: Any) -> Any:
+def called(f: Any, kind: str, at: Any = PLACES, n: int = 16, p: float = 1.0) -> Any:
     x = torch.randn(16, requires_grad=True)
-    out = f(x, torch.tensor(at), n, KIND=kind, BLOCK=8, **named)
+    out = f(x, torch.tensor(at), n, p, KIND=kind, BLOCK=8)
     (grown,) = torch.autograd.grad(out, x, torch.arange(1.0, 41))
     return x.detach(), grown
 
 
 @pytest.mark.parametrize("kind", ["rows", "parts", "twice", "one each", "added"])
-def test_what_is_proved_costs_nothing(kind: str) -> None:
+def test_what_is_proved_costs_nothing(kind: str, monkeypatch: Any) -> None:
     f = made()
     called(f, kind)
-    assert not f.watching and not f.apart
+    assert not f.watching
+    monkeypatch.setattr(f, "stored_apart", None)
+    called(f, kind)  # and is proved once
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_what_numbers_decide_is_found_out_once(kind: str, monkeypatch: Any) -> N
     if kind in ("one of two", "a branch"):
         slope = torch.cat([torch.zeros(8), torch.arange(1.0, 9) * 2 * x[8:]])
     torch.testing.assert_close(grown, slope * 2 if kind == "steps" else slope)
-    assert len(f.apart) == 1
+    assert f.watching
     monkeypatch.setattr(f, "shared", None)
     called(f, kind)
 
@@ -77,9 +79,9 @@ def test_what_is_stored_several_times_is_refused(kind: str) -> None:
         with pytest.raises(GradientError, match=r"stores a place of OUT several times .*E431"):
             called(f, kind)
     with pytest.raises(GradientError, match="E431"):
-        pb.triton.check(f, torch.randn(16), torch.tensor(PLACES), 16, KIND=kind, BLOCK=8)
+        pb.triton.check(f, torch.randn(16), torch.tensor(PLACES), 16, 1.0, KIND=kind, BLOCK=8)
     x = torch.randn(16)
-    assert f(x, torch.tensor(PLACES), 16, KIND=kind, BLOCK=8).shape == (40,)  # no gradient
+    assert f(x, torch.tensor(PLACES), 16, 1.0, KIND=kind, BLOCK=8).shape == (40,)  # no gradient
 
 
 def test_other_numbers_are_found_out_anew() -> None:
@@ -89,6 +91,16 @@ def test_other_numbers_are_found_out_anew() -> None:
         called(f, "numbers", n=12)
     called(f, "numbers", n=20)
     assert len(f.apart) == 2
+
+
+def test_a_number_that_is_none_of_whole_ones_decides_too() -> None:
+    """Of three programs the second and the third store, or none of them."""
+    f = made(3)
+    x = torch.randn(24, requires_grad=True)
+    call = lambda p: f(x, torch.tensor(PLACES), 16, p, KIND="by a number", BLOCK=8)
+    call(0.0)
+    with pytest.raises(GradientError, match="E431"):
+        call(1.0)
 
 
 def test_another_grid_is_found_out_anew() -> None:

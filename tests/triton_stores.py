@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def placed_kernel(X, AT, OUT, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def placed_kernel(X, AT, OUT, n, p, KIND: tl.constexpr, BLOCK: tl.constexpr):
     part = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     x = tl.load(X + part * BLOCK + at)
@@ -30,6 +30,8 @@ def placed_kernel(X, AT, OUT, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(OUT + at // 4 * 4 + at % 4, tl.load(X + at))
     elif KIND == "one of two":
         tl.store(OUT + at, y, mask=at < part * BLOCK)
+    elif KIND == "by a number":
+        tl.store(OUT + at, y, mask=at < p * part * BLOCK)
     elif KIND == "a branch":
         if part == 1:
             tl.store(OUT + at, y)

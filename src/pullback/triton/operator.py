@@ -85,7 +85,7 @@ class Operator:
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
         self.watching: dict[Any, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {}
-        self.apart: set[Any] = set()  # calls whose stores were found to be apart
+        self.apart: set[Any] = set()  # numbers and grids for which stores are apart
         self.second: dict[Backward, Operator] = {}
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -206,35 +206,33 @@ class Operator:
         GradientError (E431) where an output has a place that is stored by several at once.
         """
         key, function = self.function(call)
-        if interpreted and (product := products(function)):
-            raise unjudged(self.jit.__name__, product)
-        self.stored_apart(call, key, _reach(function, call))
+        numbers = tuple((n, v) for n, v in call.arguments.items() if isinstance(v, int | float))
+        whole = (key, numbers, call.grid)
+        if whole not in self.apart:
+            if interpreted and (product := products(function)):
+                raise unjudged(self.jit.__name__, product)
+            if self.stored_apart(call, key, _reach(function, call)):
+                self.apart.add(whole)
         return self.read_first(call)
 
-    def stored_apart(self, call: Call, key: Any, reach: Reach) -> None:
+    def stored_apart(self, call: Call, key: Any, reach: Reach) -> bool:
         """Each place of an output is stored by one program, and by one lane at a time.
 
-        It is proved for the numbers and the grid of a call, or found out: once, where the places
-        are of those alone, and else for the elements of the call.
+        It is proved for the numbers and the grid of a call, or found out: for those too, where no
+        place depends on an element of an array, and else for this call alone, which gives False.
 
         Raises: GradientError (E431).
         """
-        floats = (n for n, v in call.tensors.items() if n in self.outputs and is_float(v))
-        names = tuple(
-            n for n in floats
-            if n not in self.replaced and reach.stores(n) and not reach.separate(n)
-        )  # fmt: skip
+        floats = [n for n, v in call.tensors.items() if n in self.outputs and is_float(v)]
+        fresh = [n for n in floats if n not in self.replaced and reach.stores(n)]
+        names = tuple(n for n in fresh if not reach.separate(n))
         if not names:
-            return
-        numbers = tuple(reach.numbers.items())
-        whole = (key, names, numbers, call.grid)
-        if whole not in self.apart:
-            shared, moves = self.shared(call, key, reach, names)
-            if shared:
-                what = f"{self.jit.__name__} stores a place of {shared[0]} several times at once"
-                raise GradientError(what, code="E431")
-            if not moves:
-                self.apart.add(whole)
+            return True
+        shared, moves = self.shared(call, key, reach, names)
+        if shared:
+            what = f"{self.jit.__name__} stores a place of {shared[0]} several times at once"
+            raise GradientError(what, code="E431")
+        return not moves
 
     def read_first(self, call: Call) -> frozenset[str]:
         """The arguments of which no element is read after it is written.

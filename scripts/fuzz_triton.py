@@ -1,9 +1,12 @@
 """Kernels drawn at random from the constructs of Triton: their derivatives, certified.
 
-    python scripts/fuzz_triton.py [--kernels 100] [--seed 0]
+    python scripts/fuzz_triton.py [--kernels 100] [--seed 0] [--halves]
 
 Each kernel is of float64; on the interpreter its derivative is held against central differences
 along random directions, and must be linear in what comes from behind (`pb.triton.check`).
+With `--halves` it is one that loads, computes and stores in float16 or bfloat16 too: in float64
+throughout it is certified so, and its derivative in 16 bits is held against that in float64 of the
+same numbers, rounded at the same places.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
+import triton.language as tl
 
 import pullback as pb
 from pullback.config import module_of
@@ -45,6 +50,29 @@ def kernel(X, W, OUT, n, BLOCK: tl.constexpr):
     x = tl.load(X + part * n + at, mask=mask, other=0.0)
     w = tl.load(W + at, mask=mask, other=0.0)
 """
+# The same of 16 bits: `HALF` and `ROUND` are their type, `WIDE` and `MIDDLE` are float32. In the
+# kernel that it is held against `ROUND` stays; all types are float64 where it is certified.
+HALVES = (
+    HEAD.replace(
+        "n, BLOCK: tl.constexpr",
+        "n, HALF: tl.constexpr, ROUND: tl.constexpr, MIDDLE: tl.constexpr, WIDE: tl.constexpr,\n"
+        "           BLOCK: tl.constexpr",
+    )
+    + """    hx = x
+    hw = w
+    x = x.to(WIDE)
+    w = w.to(WIDE)
+"""
+)
+# Each rounds once.
+ROUNDED = (
+    "{a} * {b}", "{a} + {b}", "{a} - {b}", "-{a}", "{a} * 0.375", "tl.abs({a})",
+    "tl.maximum({a}, {b})", "tl.minimum({a}, 0.25)", "tl.clamp({a}, -0.75, 0.5)",
+    "tl.where({a} > {b}, {a}, 0.5)", "tl.where({a} < 0.1, {a}, {b})", "tl.fma({a}, {b}, {a})",
+    "tl.where({a} == {b}, {b}, {a})", "tl.where({a} >= 0, {a}, {b})",
+    "tl.reshape(tl.trans(tl.reshape({a}, (4, BLOCK // 4))), (BLOCK,))",
+    "tl.gather({a}, (at * 3 + 1) % BLOCK, 0)",
+)  # fmt: skip
 # Smooth nearly everywhere and bounded, so that differences tell.
 ELEMENTS = (
     "tl.sin({a}) + {b}", "{a} * tl.cos({b})", "{a} / (1 + {b} * {b})", "tl.exp(-{a} * {a}) * {b}",
@@ -71,15 +99,30 @@ BLOCKS = (
 )
 
 
-def grown(draw: random.Random) -> list[str]:
+def grown(draw: random.Random, halves: bool = False) -> list[str]:
     """The lines of a kernel; `names` are the blocks that there are."""
-    lines, names = [], ["x", "w"]
+    lines, names, short = [], ["x", "w"], ["hx", "hw"]
     for k in range(draw.randint(3, 7)):
         name = f"v{k}"
-        lines += ["    " + line for line in statement(draw, name, names)]
+        if halves and draw.random() < 0.5:
+            lines += ["    " + line for line in rounded(draw, name, names, short)]
+        else:
+            lines += ["    " + line for line in statement(draw, name, names)]
         names.append(name)
     total = " + ".join(["x * 0.1", *names[-3:]])
     return [*lines, f"    tl.store(OUT + part * n + at, {total}, mask=mask)", ""]
+
+
+def rounded(draw: random.Random, name: str, names: list[str], short: list[str]) -> list[str]:
+    """An operation in 16 bits; `short` are the blocks that have as many."""
+    lines = []
+    if draw.random() < 0.5:
+        short.append(f"h{draw.choice(names)}_{name}")
+        lines += [f"{short[-1]} = {short[-1][1:].split('_')[0]}.to(MIDDLE).to(ROUND).to(HALF)"]
+    form = draw.choice(ROUNDED).format(a=draw.choice(short), b=draw.choice(short))
+    short.append(f"h{name}")
+    return [*lines, f"h{name} = ({form}).to(MIDDLE).to(ROUND).to(HALF)",
+            f"{name} = h{name}.to(WIDE)"]  # fmt: skip
 
 
 def expression(draw: random.Random, names: list[str]) -> str:
@@ -129,15 +172,51 @@ def tried(seed: int, folder: Path) -> str:
     return "" if report.linear < 1e-9 else f"not linear: {report.linear:.1e}"
 
 
+def tried_in_halves(seed: int, folder: Path) -> str:
+    """What is wrong with the derivative of a kernel that has 16 bits in places, or nothing."""
+    draw = random.Random(seed)
+    kind = draw.choice((torch.bfloat16, torch.float16))
+    short = tl.bfloat16 if kind == torch.bfloat16 else tl.float16
+    out = draw.choice((kind, torch.float32))
+    path = folder / f"drawn_{seed}.py"
+    path.write_text("\n".join([HALVES.rstrip(), *grown(draw, True)]))
+    kernel = module_of(path).kernel
+    torch.manual_seed(seed)
+    given = [torch.randn(3, 13).to(kind), torch.randn(13).to(kind)]
+    exact = [t.double() for t in given]
+    one = pb.triton.op(kernel, grid=(3,), outputs={"OUT": lambda _: torch.zeros(3, 13).to(out)})
+    two = pb.triton.op(kernel, grid=(3,), outputs="OUT")
+    fine, middle = tl.float64, tl.float32
+    try:
+        pb.triton.check(two, *exact, 13, fine, fine, fine, fine, BLOCK=16, tolerance=1e-2)
+        behind = torch.randn(3, 13).to(out)
+        grown_ = gradients(one, given, behind, (short, short, middle, middle))
+        known = gradients(two, exact, behind.double(), (fine, short, middle, fine))
+    except PullbackError as error:
+        return f"{error}".splitlines()[0]
+    near = 2.0 ** (-6 if kind == torch.bfloat16 else -9)  # of what is stored two last places
+    errors = [
+        float((a.double() - b).norm() / (b.norm() + near))
+        for a, b in zip(grown_, known, strict=True)
+    ]
+    return "" if max(errors) < near else f"off by {max(errors):.1e} in {kind}"
+
+
+def gradients(f: Any, given: list[Any], behind: Any, types: tuple[Any, ...]) -> Any:
+    own = [t.clone().requires_grad_() for t in given]
+    return torch.autograd.grad(f(*own, 13, *types, BLOCK=16), own, behind)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--halves", action="store_true", help="with float16 and bfloat16")
     given = parser.parse_args()
-    wrong = 0
+    wrong, of = 0, tried_in_halves if given.halves else tried
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.seed, given.seed + given.kernels):
-            if why := tried(seed, Path(folder)):
+            if why := of(seed, Path(folder)):
                 wrong += 1
                 print(f"seed {seed}: {why}\n{(Path(folder) / f'drawn_{seed}.py').read_text()}")
     print(f"{given.kernels - wrong} of {given.kernels} derivatives are certified")

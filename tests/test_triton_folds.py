@@ -296,3 +296,9 @@ def test_what_is_read_may_be_gone() -> None:
 def test_a_kernel_drawn_at_random(seed: int, tmp_path: Path) -> None:
     script = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "fuzz_triton.py"))
     assert script["tried"](seed, tmp_path) == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kernel_drawn_with_halves(seed: int, tmp_path: Path) -> None:
+    script = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "fuzz_triton.py"))
+    assert script["tried_in_halves"](seed, tmp_path) == ""

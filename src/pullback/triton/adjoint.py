@@ -100,6 +100,9 @@ class Adjoint(Derivatives):
             self.back(o, o.regions[1].arguments)
         elif o.name == "scf.if":
             self.branch(o)
+        elif o.name == "tt.fp_to_fp" and not o.results[0].type.is_float:
+            if o.operands[0] in self.vary:
+                raise refused(o, "values of 8 bits have no derivative")
         elif any(v in self.known for v in o.results) and self.vary & set(o.operands + o.results):
             self.rule(o)
 

@@ -19,7 +19,13 @@ _LOGARITHMS = {"math.log": ("math.exp", "tl.exp"), "math.log2": ("math.exp2", "t
 
 
 HALF = ("f16", "bf16")
-_FREE = ("tt.load", "tt.store", "arith.extf", "arith.truncf")  # they compute in no half type
+_FREE = (
+    "tt.load",
+    "tt.store",
+    "arith.extf",
+    "arith.truncf",
+    "tt.fp_to_fp",
+)  # they compute in no half type
 
 
 class Written(Protocol):

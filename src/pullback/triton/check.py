@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from pullback.config import frozen
-from pullback.errors import ArgumentError, GradientError
-from pullback.triton.operator import Call, Operator
+from pullback.errors import ArgumentError, GradientError, UnsupportedError
+from pullback.triton.frontend import interpreted
+from pullback.triton.judged import by_bits, unjudged
+from pullback.triton.operator import Call, Operator, is_float
 
 DIRECTIONS = 3  # of each input, chosen at random
-STEP = 1e-2  # of an element, either way: of float32 about the cube root of its precision
-FINE = 1e-5  # of float64, likewise
+# Of an element, either way: of float64 and float32 about the cube root of the precision, of others
+# less, so that what is compared with a number seldom comes to the other side.
+STEPS = {torch.float64: 1e-5, torch.float32: 1e-2, torch.float16: 0.02, torch.bfloat16: 0.06}
 MARGIN = 3  # elements that are no numbers, before a tensor and behind each of its rows
 
 
@@ -50,9 +53,11 @@ def check(
     Differences are of the kernel's own precision: `tolerance` is relative.
 
     Raises: GradientError (E426) that names the input and both numbers; ArgumentError (E425) for
-    strides and sizes that are none.
+    strides and sizes that are none; UnsupportedError (E429) on Triton's interpreter for kernels
+    that compute in bfloat16 itself; what the derivative raises.
     """
     call = operator.call(values, named)
+    _judged(operator, call)
     given = {n: call.before.get(n, call.arguments[n]) for n in operator.takes}
     whole = _Certificate(operator, given, seed)
     errors = whole.differences(DIRECTIONS)
@@ -72,6 +77,20 @@ def check(
             what = f"{operator.jit.__name__}: the derivative by {name} is off by {error:.2e}"
             raise GradientError(what, code="E426")
     return Report(errors, linear, layouts, smaller)
+
+
+def _judged(operator: Operator, call: Call) -> None:
+    """Raises: UnsupportedError (E429) where the interpreter's numbers are not a device's."""
+    if not interpreted:
+        return
+    try:
+        _, function = operator.function(call)
+    except UnsupportedError:
+        if operator.given is None:
+            raise
+        return  # of a kernel with a backward of its own not all is known here
+    if (operation := by_bits(function)) is not None:
+        raise unjudged(operator.jit.__name__, operation)
 
 
 class _Certificate:
@@ -105,22 +124,21 @@ class _Certificate:
     def slopes(self, name: str, directions: int) -> float:
         """The largest error, of the size of all terms."""
         value, errors = self.given[name], list[float]()
-        step = FINE if value.dtype == torch.float64 else STEP
+        step = STEPS[value.dtype]
         for _ in range(directions):
             direction = _like(value, self.random)
             slope, size = 0.0, 1e-6
-            ends: list[dict[str, Any]] = []
-            for sign in (1, -1):
-                moved = _placed_as(value, value.detach() + sign * step * direction)
-                ends.append(
-                    _run(self.operator, self.operator.call((), {**self.given, name: moved}))
-                )
+            moved = [_placed_as(value, value.detach() + by * direction) for by in (step, -step)]
+            ends = [
+                _run(self.operator, self.operator.call((), {**self.given, name: v})) for v in moved
+            ]
+            way = (moved[0].double() - moved[1].double()) / (2 * step)  # as it was rounded
             for output, one in ends[0].items():
                 change = (one.double() - ends[1][output].double()) / (2 * step)
                 terms = change * self.behind[output].double()
                 slope += float(terms.sum())
                 size += float(terms.abs().sum())
-            known = self.grown[name].double() * direction.double()
+            known = self.grown[name].double() * way
             size = max(size, float(known.abs().sum()))
             errors.append(abs(slope - float(known.sum())) / size)
         return _worst(errors)
@@ -130,7 +148,7 @@ def _layouts(
     operator: Operator, given: Mapping[str, Any], seed: int, strides: Mapping[str, str]
 ) -> Iterator[tuple[str, _Certificate]]:
     """The same arguments that lie otherwise: each among no numbers, and at larger strides."""
-    tensors = {n: v for n, v in given.items() if _floats(v)}
+    tensors = {n: v for n, v in given.items() if is_float(v)}
     among = {n: _placed_as(v, v, MARGIN) for n, v in tensors.items()}
     yield "what lies among no numbers", _Certificate(operator, {**given, **among}, seed)
     for tensor in dict.fromkeys(strides.values()):
@@ -168,10 +186,6 @@ def _wider(stride: int, least: int) -> int:
     return stride + MARGIN * (stride // least)
 
 
-def _floats(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * k for n, k in zip(shape, strides, strict=True) if n > 1)
 
@@ -188,7 +202,7 @@ def _placed_as(tensor: Any, values: Any, margin: int = 0) -> Any:
 def _run(operator: Operator, call: Call) -> dict[str, Any]:
     """The outputs of floats, new ones; what a kernel leaves out is 0."""
     made = {n: call.arguments[n] for n in operator.outputs}
-    made = {n: v for n, v in made.items() if v.is_floating_point()}
+    made = {n: v for n, v in made.items() if is_float(v)}
     for name, value in made.items():
         if name not in operator.replaced:
             value.zero_()

@@ -27,6 +27,7 @@ _PASSING = ("tt.splat", "tt.broadcast", "tt.expand_dims")
 _PART = re.compile(
     r"tl\.where\((?P<where>.+), (?P<zero>0\.0, )?(?P<minus>-?)\{g\}(?(zero)|, 0\.0)\)"
 )
+_COMPARED = re.compile(r" ([<>]=?|[!=]=) ")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -179,13 +180,14 @@ class Derivatives(Forward):
             return
         if name not in words.DERIVATIVES:
             raise refused(o)
-        short = [self.short(v)[0] for v in o.operands]
-        names = dict(zip("xzw", short, strict=False))
-        names |= {"g": self.d(o.results[0]), "y": self.short(o.results[0])[0]}
+        values = dict(zip("xzw", o.operands, strict=False)) | {"y": o.results[0]}
+        plain = {n: self.short(v)[0] for n, v in values.items()} | {"g": self.d(o.results[0])}
+        wide = {n: self.wide(v, plain[n]) for n, v in values.items()} | {"g": plain["g"]}
         self.algebra.meets(o)
         guarded = self.poles(o)
         for value, form in zip(o.operands, self.forms(o, name), strict=True):
             when, factors = When(), Factors()
+            names = wide if _COMPARED.search(form) else plain
             if (part := _PART.fullmatch(form)) and self.is_block(o, part["where"]):
                 form, where = f"{part['minus']}{{g}}", part["where"].format(**names)
                 when = When({(where, not part["zero"])})
@@ -218,7 +220,8 @@ class Derivatives(Forward):
             beats = f"{{{own}}} > {{{other}}}"
             if at is not None:
                 sign = "<" if at.falls else ">"
-                beats = f"{self.short(at.value)[0]} {sign} {float(at.number)!r}"
+                beats = self.wide(at.value, self.short(at.value)[0])
+                beats = f"{beats} {sign} {float(at.number)!r}"
             if words.EXTREMES[name] == "<":
                 made.append(f"tl.where({beats}, 0.0, {{g}})")
                 continue
@@ -248,5 +251,5 @@ class Derivatives(Forward):
         self.add(o.operands[0], g if own == other else f"tl.cast({g}, {own})")
 
 
-CONVERSIONS = ("arith.extf", "arith.truncf")
+CONVERSIONS = ("arith.extf", "arith.truncf", "tt.fp_to_fp")
 PLAIN = Term("")

@@ -30,7 +30,8 @@ def reduced(to: Derivatives, o: Operation) -> None:
     g = to.d(result)
     if kind:
         ties = to.name("ties")
-        same = f"{to.short(value)[0]} == {spread(to.short(result)[0], o)}"
+        whole = spread(to.short(result)[0], o)
+        same = f"{to.wide(value, to.short(value)[0])} == {to.wide(result, whole)}"
         to.assign(ties, f"tl.cast({same}, {to.sums(value.type)})")
         share = f"{g} / tl.sum({ties}, {o.attribute('axis')})"
         to.add(value, f"{ties} * {spread(share, o)}")

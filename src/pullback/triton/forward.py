@@ -20,6 +20,8 @@ KINDS = {"arith.addf": "sum", "arith.addi": "sum", "arith.xori": "xor_sum",
          "arith.maxnumf": "max", "arith.maximumf": "max", "arith.maxsi": "max",
          "arith.minnumf": "min", "arith.minimumf": "min", "arith.minsi": "min"}  # fmt: skip
 
+# Of bfloat16 what the interpreter gives too: it takes the bits.
+_OF_BITS = ("arith.select", "math.absf")
 _LOGIC = {"arith.andi": "tl.where({0}, {1}, False)", "arith.ori": "tl.where({0}, True, {1})"}
 
 
@@ -191,12 +193,26 @@ class Forward:
             kind = self.element(result.type)
             return f"tl.cast({words.UNSIGNED[o.name].format(*whole)}, {kind}, bitcast=True)"
         if (name := words.named(o)) in words.ELEMENTWISE:
-            return words.ELEMENTWISE[name].format(*texts)
+            if result.type.element != "bf16" or name in _OF_BITS:
+                return words.ELEMENTWISE[name].format(*texts)
+            wide = map(self.wide, o.operands, texts)
+            return f"tl.cast({words.ELEMENTWISE[name].format(*wide)}, tl.bfloat16)"
         if o.name in words.CASTS:
-            return f"tl.cast({self.whole(o.operands[0])}, {self.element(result.type)})"
+            return self.converted_to(result.type, o.operands[0], self.whole(o.operands[0]))
         if o.name in words.UNSIGNED_CASTS:
-            return f"tl.cast({self.unsigned(o.operands[0])}, {self.element(result.type)})"
+            return self.converted_to(result.type, o.operands[0], self.unsigned(o.operands[0]))
         return None
+
+    def converted_to(self, type: Type, value: Value, text: str) -> str:
+        """A value as another type; to bfloat16 by way of float32, as on a device."""
+        if type.element == "bf16" and value.type.element not in words.NUMBERS.keys() - {"f64"}:
+            text = f"tl.cast({text}, tl.float32)"
+        return f"tl.cast({text}, {self.element(type)})"
+
+    def rounded(self, o: Operation) -> str:
+        """Between floats, where it is said how it is rounded."""
+        how = ', fp_downcast_rounding="rtz"' if o.attribute("rounding") == "rtz" else ""
+        return f"tl.cast({self.whole(o.operands[0])}, {self.element(o.results[0].type)}{how})"
 
     def unsigned(self, value: Value) -> str:
         """The same bits as a number without a sign."""
@@ -207,7 +223,7 @@ class Forward:
 
     def compared(self, o: Operation) -> str:
         word = o.attribute("word")
-        a, b = self.among(o.operands, o.results[0].type.shape)
+        a, b = map(self.wide, o.operands, self.among(o.operands, o.results[0].type.shape))
         if o.name == "arith.cmpi" and word in words.WITHOUT_SIGN:
             a, b = (self.unsigned(v) for v in o.operands)
             return f"{a} {words.WITHOUT_SIGN[word]} {b}"
@@ -252,6 +268,11 @@ class Forward:
         options += [f", other={self.short(v)[0]}" for v in rest[1:]]
         return f"tl.load({self.address(pointer)}{''.join(options)})"
 
+    def wide(self, value: Value, text: str) -> str:
+        """A bfloat16 as float32, the same number: of bfloat16 the interpreter takes the bits."""
+        exact = value.type.element != "bf16" or words.is_literal(text)
+        return text if exact else f"tl.cast({text}, tl.float32)"
+
     def mask(self, value: Value) -> str:
         """A truth of a whole block as a block."""
         text, shape = self.short(value)
@@ -279,6 +300,8 @@ class Forward:
         axis, kind = o.attribute("axis"), kind_of(o)
         back = f", reverse={o.attribute('reverse')}" if o.name == "tt.scan" else ""
         keeps_nan = o.regions[0].operations[0].name in ("arith.maximumf", "arith.minimumf")
+        if o.operands[0].type.element == "bf16":
+            kind = ""
         if kind == "sum" or (kind and o.name == "tt.reduce" and not keeps_nan):
             name = "cumsum" if o.name == "tt.scan" else kind
             text = f"tl.{name}({self.whole(o.operands[0])}, {axis}{back})"
@@ -454,6 +477,7 @@ FORMS: dict[str, Callable[[Forward, Operation], str | None]] = {
     "arith.cmpi": Forward.compared,
     "arith.cmpf": Forward.compared,
     "tt.bitcast": Forward.cast_bits,
+    "tt.fp_to_fp": Forward.rounded,
     "tt.addptr": Forward.shifted,
     "tt.load": Forward.load,
     "tt.dot": Forward.dot,

@@ -28,7 +28,8 @@ from pullback.triton import replaced
 from pullback.triton.nodes import Function
 from pullback.triton.parse import parse
 
-LIBRARY = str(Path(triton.__file__).parent)
+# Whose lines are not the user's.
+LIBRARY = (str(Path(triton.__file__).parent), str(replaced.__file__))
 # What is asked for a text: any device that Triton knows gives the same TTIR.
 TARGET = ("cuda", 90, 32)
 

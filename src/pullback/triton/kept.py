@@ -146,7 +146,7 @@ def price(statements: tuple[Statement, ...], facts: Facts) -> int:
 def _price(made: tuple[Operation, Value], text: str) -> int:
     holder, value = made
     if text.startswith("tl.load("):
-        width = int(value.type.element.removeprefix("bf").lstrip("if") or 64)
+        width = value.type.width
         return value.type.size * -(-width // 8) * OPERATIONS_PER_BYTE
     if not value.type.is_float:
         return 0

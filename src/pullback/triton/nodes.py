@@ -6,6 +6,7 @@ result = operation(operands)   blocks nest: a loop's body, the branches of an `i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from pullback.config import frozen
@@ -26,6 +27,12 @@ class Type:
     def is_float(self) -> bool:
         """Whether values of this type have derivatives."""
         return not self.pointer and self.element in FLOATS
+
+    @property
+    def width(self) -> int:
+        """The bits of an element: ``bf16`` has 16, ``f8E5M2`` 8, an address 64."""
+        digits = re.search(r"\d+", self.element)
+        return int(digits[0]) if digits and not self.pointer else 64
 
     @property
     def size(self) -> int:

@@ -15,6 +15,7 @@ from pullback.triton.derive import Derived, derived, loaded, watching
 from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts
 from pullback.triton.frontend import function_of, interpreted, jitted
+from pullback.triton.judged import products, unjudged
 from pullback.triton.nodes import Function
 from pullback.triton.sharing import Reach
 from pullback.triton.watched import NEVER
@@ -25,7 +26,8 @@ Outputs = str | Sequence[str] | Mapping[str, Any]
 TYPES = {
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
     torch.bool: "i1", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32",
-    torch.int64: "i64", torch.uint8: "u8",
+    torch.int64: "i64", torch.uint8: "u8", torch.uint16: "u16", torch.uint32: "u32",
+    torch.uint64: "u64", torch.float8_e5m2: "fp8e5", torch.float8_e4m3fn: "fp8e4nv",
 }  # fmt: skip
 TAPES = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
@@ -33,6 +35,7 @@ TAPES = {
     "i64": torch.int64,
 }  # fmt: skip
 HALF = (torch.float16, torch.bfloat16)
+EIGHTH = (torch.float8_e5m2, torch.float8_e4m3fn)
 
 
 @frozen
@@ -82,6 +85,7 @@ class Operator:
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
         self.watching: dict[Any, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {}
+        self.apart: set[Any] = set()  # numbers and grids for which stores are apart
         self.second: dict[Backward, Operator] = {}
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -94,7 +98,7 @@ class Operator:
             for name in grown:
                 _apart(inputs[name])
             if self.given is None:
-                call = replace(call, replaced=self.read_first(call))
+                call = replace(call, replaced=self.sound(call))
                 self.backward(call, tuple(grown))
         made = _Run.apply(self, call, tuple(inputs), *inputs.values())
         return made[0] if len(made) == 1 else made
@@ -153,7 +157,7 @@ class Operator:
     def floats(self, call: Call) -> tuple[str, ...]:
         """The inputs that may have a gradient."""
         tensors = call.tensors.items()
-        return tuple(n for n, v in tensors if v.is_floating_point() and n in self.takes)
+        return tuple(n for n, v in tensors if is_float(v) and n in self.takes)
 
     def backward(
         self, call: Call, wrt: tuple[str, ...], behind: Iterable[str] | None = None
@@ -162,8 +166,11 @@ class Operator:
 
         `behind` are the outputs from which something comes from behind: all, if it is left out.
 
-        Raises: UnsupportedError (E423), GradientError (E424).
+        Raises: UnsupportedError (E423, E430), GradientError (E424).
         """
+        if eighth := [n for n in wrt if call.arguments[n].dtype in EIGHTH]:
+            what = f"{self.jit.__name__}: the elements of {eighth[0]} have 8 bits and no derivative"
+            raise UnsupportedError(what, code="E430")
         key, function = self.function(call)
         reach = _reach(function, call)
         replaced = self.read_first(call) if call.replaced is None else call.replaced
@@ -192,6 +199,41 @@ class Operator:
             self.read[key] = by_pointers(function_of(self.kernel, types, constants))
         return key, self.read[key]
 
+    def sound(self, call: Call) -> frozenset[str]:
+        """The arguments that are read first, of a call whose derivative a kernel computes.
+
+        Raises: UnsupportedError (E429) for a product that the interpreter makes of bits,
+        GradientError (E431) where an output has a place that is stored by several at once.
+        """
+        key, function = self.function(call)
+        numbers = tuple((n, v) for n, v in call.arguments.items() if isinstance(v, int | float))
+        whole = (key, numbers, call.grid)
+        if whole not in self.apart:
+            if interpreted and (product := products(function)):
+                raise unjudged(self.jit.__name__, product)
+            if self.stored_apart(call, key, _reach(function, call)):
+                self.apart.add(whole)
+        return self.read_first(call)
+
+    def stored_apart(self, call: Call, key: Any, reach: Reach) -> bool:
+        """Each place of an output is stored by one program, and by one lane at a time.
+
+        It is proved for the numbers and the grid of a call, or found out: for those too, where no
+        place depends on an element of an array, and else for this call alone, which gives False.
+
+        Raises: GradientError (E431).
+        """
+        floats = [n for n, v in call.tensors.items() if n in self.outputs and is_float(v)]
+        fresh = [n for n in floats if n not in self.replaced and reach.stores(n)]
+        names = tuple(n for n in fresh if not reach.separate(n))
+        if not names:
+            return True
+        shared, moves = self.shared(call, key, reach, names)
+        if shared:
+            what = f"{self.jit.__name__} stores a place of {shared[0]} several times at once"
+            raise GradientError(what, code="E431")
+        return not moves
+
     def read_first(self, call: Call) -> frozenset[str]:
         """The arguments of which no element is read after it is written.
 
@@ -210,12 +252,22 @@ class Operator:
         names = tuple(n for n, own in kinds.items() if own == {"tt.load", "tt.store"})
         if not names:
             return frozenset()
+        wrong, _ = self.shared(call, key, reach, names)
+        return frozenset(names) - {*wrong}
+
+    def shared(
+        self, call: Call, key: Any, reach: Reach, names: tuple[str, ...]
+    ) -> tuple[list[str], bool]:
+        """Those in which a kernel finds an element that is read too late, or stored by several.
+
+        With it, whether the places depend on any element of an array.
+        """
         if (key, names) not in self.watching:
             source, takes = watching(reach.facts.function, names)
             kernel = loaded(source, Options().cache)
             self.watching[key, names] = kernel, source.arguments, takes
         kernel, arguments, takes = self.watching[key, names]
-        like = [_alike(call.before[n], torch.int32) for n in names]
+        like = [_alike(call.before.get(n, call.arguments[n]), torch.int32) for n in names]
         marks = [t for own in like for t in (own, torch.full_like(own, NEVER), own - 1)]
         late = torch.zeros(len(names), dtype=torch.int32, device=like[0].device)
         given = {**call.arguments, **call.before, **dict(zip(takes, [*marks, late], strict=True))}
@@ -225,7 +277,8 @@ class Operator:
             for stored, least, most in zip(*(iter(marks),) * 3, strict=True)
         ]
         wrong = (torch.stack(shared) | (late != 0)).tolist()
-        return frozenset(n for n, late in zip(names, wrong, strict=True) if not late)
+        moves = any(n in call.tensors for n in arguments if n not in takes)
+        return [n for n, late in zip(names, wrong, strict=True) if late], moves
 
     def gradients(
         self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
@@ -234,6 +287,8 @@ class Operator:
         if self.given is not None:
             made_of = {n: torch.zeros_like(call.arguments[n]) for n in self.outputs}
             return dict(self.given(call.arguments, made_of | dict(cotangents)))
+        if call.replaced is None:
+            call = replace(call, replaced=self.sound(call))
         backward = self.backward(call, wrt, cotangents)
         made = backward.derived
         arguments = {**call.arguments, **call.before}
@@ -393,6 +448,12 @@ def op(
     return Operator(kernel, grid, outputs, backward, options)
 
 
+def is_float(value: Any) -> bool:
+    """Whether elements may have a derivative."""
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and value.is_floating_point() and value.dtype not in EIGHTH
+
+
 def _named(outputs: Outputs) -> dict[str, Any]:
     if isinstance(outputs, str):
         return {outputs: ""}
@@ -414,6 +475,9 @@ def _placed(who: str, tensor: Any) -> None:
 def _type(value: Any) -> str:
     """The type of an argument in a signature; nothing of what is no tensor and no number."""
     if isinstance(value, torch.Tensor):
+        if value.dtype not in TYPES:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise ArgumentError(f"pb.triton.op: elements of {kind}: no type here", code="E425")
         return f"*{TYPES[value.dtype]}"
     if isinstance(value, bool):
         return "i1"

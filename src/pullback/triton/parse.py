@@ -18,8 +18,8 @@ NAME = r"%[\w$.\-]+(?:#\d+)?"
 _RESERVED = {"tl", "triton", *keyword.kwlist}
 
 
-def parse(text: str, library: str) -> Function:
-    """The one public function of a module. `library` is the folder whose lines are not the user's.
+def parse(text: str, library: str | tuple[str, ...]) -> Function:
+    """The one public function of a module. Of `library` are the lines that are not the user's.
 
     Raises: UnsupportedError for a text of another form.
     """
@@ -53,7 +53,7 @@ def parts(text: str) -> list[str]:
 class _Places:
     """The locations of a module, by their names."""
 
-    def __init__(self, lines: list[str], library: str) -> None:
+    def __init__(self, lines: list[str], library: str | tuple[str, ...]) -> None:
         defined = (re.match(r"(#loc\d*) = loc\((.*)\)$", line) for line in lines)
         self.texts = {match[1]: match[2] for match in defined if match}
         self.library = library
@@ -72,7 +72,7 @@ class _Places:
 
 
 class _Reader:
-    def __init__(self, text: str, library: str) -> None:
+    def __init__(self, text: str, library: str | tuple[str, ...]) -> None:
         lines = text.splitlines()
         self.places = _Places(lines, library)
         self.lines = [line.strip() for line in lines if line.strip()]

@@ -47,6 +47,17 @@ class Reach:
         (own,) = self.touching(name)
         return all(self.holds(mask) for mask in own.operands[2:])
 
+    def stores(self, name: str) -> bool:
+        """Whether elements of an argument are stored, and not only added to."""
+        return any(o.name == "tt.store" for o in self.touching(name))
+
+    def separate(self, name: str) -> bool:
+        """Whether each element of an argument is stored by one program, at one step, by one lane.
+
+        Several stores are those of parts that are evenly apart, or of the same elements each.
+        """
+        return self.once(name) or self.replaces(name)
+
     def touching(self, name: str) -> list[Operation]:
         """The operations that read or write an argument's elements."""
         walk = self.facts.function.block.walk()

@@ -1,9 +1,10 @@
-"""Whether a kernel reads what it wrote, found out by running it: where `sharing` proves nothing.
+"""Whether a kernel reads what it wrote, or stores a place several times at once, found out by
+running it: where `sharing` proves nothing.
 
 Beside an array that is read and written lie three of whole numbers, by element:
 
     stored           the lane that stored it, and one; 0, where none did
-    least, most      the first and the last program that loaded or stored it
+    least, most      the first and the last program that loaded it, stored it or added to it
 
 An element that is loaded finds `stored` at 0, and one that is stored has one program and one lane.
 The kernel that is run stores nothing else, and loads what lay there before. Where it finds nothing,
@@ -20,6 +21,7 @@ from pullback.triton.forward import Forward
 from pullback.triton.nodes import Operation, Type, Value
 from pullback.triton.statements import Do
 
+_TOUCHING = ("tt.load", "tt.store", "tt.atomic_rmw")
 NEVER = 2**31 - 1  # of `least`, where no program was
 
 
@@ -42,15 +44,15 @@ class Watched(Forward):
     def computed(self, o: Operation, tapes: bool) -> None:
         """An operation; of a load and a store what there is to find out."""
         super().computed(o, tapes)
-        if o.name not in ("tt.load", "tt.store"):
+        if o.name not in _TOUCHING:
             return
         name = self.facts.bases[o.operands[0]].name
         if name not in self.names:
             return
-        mask = o.operands[1 + (o.name == "tt.store") :][:1]
+        mask = o.operands[1 + (o.name != "tt.load") :][:1]
         if o.name == "tt.load":
             self.seen(name, o.operands[0], mask, "0")
-        else:
+        elif o.name == "tt.store":
             self.written(name, o.operands[0], mask)
         kept = self.kept_lanes(mask)
         for kind, word in (("least", "min"), ("most", "max")):

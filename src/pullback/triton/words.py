@@ -5,7 +5,10 @@ In a derivative `{g}` is what comes from the result, `{x}` and `{z}` are operand
 
 from __future__ import annotations
 
-import struct
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from pullback.triton import library
 from pullback.triton.nodes import Operation, Type
@@ -13,6 +16,12 @@ from pullback.triton.nodes import Operation, Type
 ELEMENTS = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
     "i1": "tl.int1", "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
+    "f8E5M2": "tl.float8e5", "f8E4M3FN": "tl.float8e4nv",
+}  # fmt: skip
+# The types of constants.
+NUMBERS: dict[str, Any] = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
+    "f8E5M2": ml_dtypes.float8_e5m2, "f8E4M3FN": ml_dtypes.float8_e4m3fn,
 }  # fmt: skip
 
 # Of elements alone: operands by place.
@@ -130,6 +139,7 @@ STRUCTURED = {
     "tt.descriptor_store": "of a store by pointers",
     "tt.dot": "two products",
     "tt.expand_dims": "a reshape",
+    "tt.fp_to_fp": "the same, or cast back; to 8 bits: refused",
     "tt.gather": "a sum by place",
     "tt.get_num_programs": "none",
     "tt.get_program_id": "none",
@@ -169,7 +179,6 @@ REASONS = {
     "tt.dot_scaled": "values of 4 and 8 bits have no derivative",
     "tt.elementwise_inline_asm": "assembly: nobody says what it computes",
     "tt.extern_elementwise": "a function of a library that is in no row here",
-    "tt.fp_to_fp": "values of 8 bits have no derivative",
     "tt.histogram": "counts have no derivative, and are made by no operation of a kernel's source",
     "tt.int_to_ptr": "an address out of a number: no argument owns it",
     "tt.map_elementwise": "a function of scalars: not built",
@@ -189,17 +198,20 @@ def literal(text: str, type: Type) -> str:
     """A constant of TTIR in Python's words; bits, where no digits say it."""
     if type.element == "i1":
         return "True" if text in ("true", "1", "-1") else "False"
-    if not type.is_float:
+    kind = NUMBERS.get(type.element)
+    if kind is None:
         return text
-    if not text.startswith("0x"):
-        return repr(float(text))
-    width = (len(text) - 2) // 2
-    raw = int(text, 16).to_bytes(width, "big")
-    if type.element == "bf16":
-        value = struct.unpack(">f", raw + b"\0\0")[0]
-    else:
-        value = struct.unpack({2: ">e", 4: ">f", 8: ">d"}[width], raw)[0]
+    if text.startswith("0x"):
+        bits = int(text, 16).to_bytes(np.dtype(kind).itemsize, "little")
+        value = float(np.frombuffer(bits, kind)[0])
+    else:  # the digits tell elements of less than 32 bits apart, and are not their numbers
+        value = float(text) if type.element in ("f32", "f64") else float(kind(text))
     return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
+
+
+def is_literal(text: str) -> bool:
+    """Whether a text is a number, of any type."""
+    return text.removeprefix("-")[:1].isdigit() or text.startswith("float(")
 
 
 def shape_of(shape: tuple[int, ...]) -> str:

@@ -1,0 +1,104 @@
+"""What the interpreter accepts compiles too: derived kernels as code for an absent H100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+import test_triton_folds as folds  # noqa: E402  # they need Triton
+import test_triton_grad as grad  # noqa: E402
+import test_triton_halves as halves  # noqa: E402
+import test_triton_stores as stores  # noqa: E402
+import test_triton_tutorials as tutorials  # noqa: E402
+import test_triton_watched as watched  # noqa: E402
+from pullback.backends.triton import offline  # noqa: E402
+from pullback.backends.triton.offline import Order  # noqa: E402
+from pullback.triton import operator  # noqa: E402
+from pullback.triton.operator import Operator  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
+CAPABILITY = 90
+REGISTERS = 255  # of a thread; source: CUDA C++ Programming Guide, technical specifications
+
+# What launches them, and the functions that are among them.
+LAUNCHED: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "vector add": (grad.test_vector_add, {"add_kernel_backward"}),
+    "softmax": (grad.test_softmax, {"softmax_kernel_backward"}),
+    "matmul": (lambda: grad.test_matmul(True), {"matmul_kernel_backward"}),
+    "dropout": (grad.test_dropout_is_replayed, {"dropout_kernel_backward"}),
+    "layer norm": (grad.test_layer_norm, {"layer_norm_kernel_backward"}),
+    "attention": (lambda: grad.test_flash_attention(True), {"attention_kernel_backward"}),
+    "library": (tutorials.test_a_function_of_the_library, {"library_kernel_backward"}),
+    "group": (tutorials.test_products_of_a_group, {"group_kernel_backward"}),
+    "persistent": (
+        folds.test_a_persistent_product_by_descriptors,
+        {"persistent_kernel_backward"},
+    ),
+    "while": (
+        lambda: grad.test_a_construct("while", 1),
+        {"while_kernel_steps", "while_kernel_backward"},
+    ),
+    "cross entropy": (
+        lambda: watched.test_a_loss_that_leaves_its_gradient(37),
+        {"chosen_kernel_watched", "chosen_kernel_backward"},
+    ),
+    "rope": (
+        watched.test_heads_of_two_arrays,
+        {"heads_kernel_watched", "heads_kernel_backward"},
+    ),
+    "places": (
+        lambda: stores.called(stores.made(), "loaded"),
+        {"placed_kernel_watched", "placed_kernel_backward"},
+    ),
+    "weights of 8 bits": (
+        lambda: halves.test_weights_of_eight_bits(torch.float8_e4m3fn),
+        {"weighted_kernel_backward"},
+    ),
+} | {
+    f"{name} in {str(kind).removeprefix('torch.')}": (
+        lambda name=name, kind=kind: halves.test_what_is_computed_in_sixteen_bits(name, kind),
+        {"chosen_kernel_backward"},
+    )
+    for name in halves.RIGHT
+    for kind in (torch.bfloat16, torch.float16)
+}
+
+
+@pytest.fixture
+def orders(monkeypatch: Any) -> Iterator[dict[str, Order]]:
+    """The derived kernels that operators launch, by name, with the types of what they are given."""
+    made: dict[str, Order] = {}
+    launch = Operator.launch
+
+    def noted(self: Any, kernel: Any, call: Any, arguments: Any) -> None:
+        if kernel is not self.kernel:
+            given = [arguments[n] for n in kernel.arg_names]
+            types = tuple(map(operator._type, given))
+            path = kernel.fn.__code__.co_filename
+            made[kernel.fn.__name__] = Order(path, kernel.fn.__name__, types)
+        launch(self, kernel, call, arguments)
+
+    monkeypatch.setattr(Operator, "launch", noted)
+    yield made
+
+
+@pytest.mark.sampled(27)
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_a_derived_kernel_compiles(name: str, orders: dict[str, Order]) -> None:
+    run, wanted = LAUNCHED[name]
+    run()
+    assert wanted <= orders.keys()
+    for order, binary in zip(
+        orders.values(), offline.compiled([*orders.values()], CAPABILITY), strict=True
+    ):
+        spills = binary.stack and ".local" not in binary.texts["ptx"]
+        assert binary.cubin and binary.registers <= REGISTERS and not spills, order.name

@@ -154,3 +154,13 @@ def test_fewer_tasks_where_each_goes_through_all_places(
     target = named_target("x86-64-v3")
     given = dict(for_cores(kernel, target, ()))
     assert given == {"tasks": tasks, "tile.0": columns // tasks}
+
+
+def test_each_visit_of_a_part_of_a_row_waits() -> None:
+    """Rows of 4 KiB in order, added to 100 others: two tasks would each read half of every row."""
+    at = np.random.default_rng(0).integers(0, 100, 4096).astype(np.int32)
+    compiled = pb.jit(lambda at, x: pb.zeros((100, 1024)).at[at].add(x))
+    compiled(at, normal(4096, 1024))
+    kernels = compiled.program.distinct()
+    (kernel,) = (k for k in kernels if any(isinstance(s.form, Accumulate) for s in k.stages))
+    assert dict(for_cores(kernel, named_target("x86-64-v3"), ()))["tasks"] == 1

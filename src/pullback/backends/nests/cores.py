@@ -12,9 +12,10 @@ from dataclasses import replace
 from heapq import heapreplace
 from math import prod
 
+from pullback.backends.nests.ports import WINDOW
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
-from pullback.cost.facts import elements
+from pullback.cost.facts import elements, size_bytes
 from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
@@ -24,8 +25,9 @@ from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.slots import tile_counts
 
-# Times as fast as with fewer tasks, before more of them go through all places: of 20,000 rows of 64
-# columns two tasks are priced 1.4 times the work of one and are 1.9: each visit of a row waits.
+# Times as fast as with fewer tasks, before more of them go through all places. On one thread and
+# two, Zen 3, ms: 4096 places of 1024 columns 1.06 and 1.01 by one task, 2.1 and 1.3 by two; 20,000
+# places in 200 rows of 256 1.17 and 1.09 by one, 1.21 and 0.67 by two.
 WORTH = 1.2
 
 
@@ -35,8 +37,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
 
     Each number of tasks is tried as the schedule of a machine that deals work to so many: more than
     schedules are made for, where there are more cores. Fewer of what adds to places that are data:
-    each task goes through all of them (20,000 rows of 64 columns, 200,000 places, one Zen 3 core: 2
-    tasks 7.9 ms, one 3.6; 256 columns, 20,000 places: 8 tasks 3.0, 2 tasks 1.9).
+    each task goes through all of them, and waits for a part of a row at each.
     """
     launch = target.profile.tables["launch"]
     written = any(isinstance(s.form, Accumulate) for s in kernel.every)
@@ -44,7 +45,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     if kernel.tiling is not None or not (many or written):
         return chosen
     made = scheduled(kernel, target, chosen)
-    ns = price(kernel, made, target, ROUGH).ns
+    ns = _ns(kernel, made, target)
     if ns < target.profile.rate("whole", "parallel_sweep"):
         return chosen
     cores = int(launch["processors" if many else "threads"])
@@ -55,7 +56,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     times = {}
     for given in (*others, chosen) if written else (chosen, *others):  # from the fewest tasks on
         way = scheduled(kernel, target, given)
-        ns = price(kernel, way, target, ROUGH).ns
+        ns = _ns(kernel, way, target)
         times[given] = prod(on_threads(kernel, way, target, ns, n) for n in threads)
     enough = min(times.values()) * (WORTH ** len(threads) if written else 1.0)
     return next(given for given, time in times.items() if time <= enough)
@@ -72,6 +73,22 @@ def _ways(
         made = scheduled(kernel, replace(target, machine=many), chosen)
         tiles = {f"tile.{axis}": extent for axis, extent in enumerate(made.tile)}
         yield choices_of({**dict(chosen), **tiles, "tasks": made.tasks})
+
+
+def _ns(kernel: Kernel, schedule: Schedule, target: Target) -> float:
+    """The price of a launch, with what visits of places wait for: each is of the columns of one
+    tile, and begins a run of memory. What the processor looks ahead hides the wait of short ones.
+    """
+    cost, machine = price(kernel, schedule, target, ROUGH), target.profile
+    written = [s for s in kernel.every if isinstance(s.form, Accumulate)]
+    places = sum(elements(s.extents) for s in written) / max(1, elements(kernel.outer))
+    visits = places * prod(tile_counts(kernel, schedule.tile))
+    if not visits:
+        return cost.ns
+    size = max(map(size_bytes, kernel.reads), default=0)
+    memory = next(m for m in machine.memories if size <= m.bytes // m.cores or not m.bytes)
+    ahead = WINDOW * machine.rate("unit", "scalar")
+    return cost.ns + visits * memory.latency * min(1.0, cost.arithmetic / visits / ahead)
 
 
 def on_threads(

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -241,9 +242,7 @@ def main() -> None:
     if args.rank:
         rank_main(args.rank, args.model, args.steps)
         return
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError:
+    if find_spec("torch") is None:
         for name in [n for n in WAYS if n.startswith("PyTorch")]:
             del WAYS[name]
     for model in [args.model] if args.model else ["mlp", "gpt"]:

@@ -219,6 +219,9 @@ SIZED: dict[str, Callable[[Any], Any]] = {
     "remainder": lambda x: x % x.shape[0] + x.shape[0] % 2 + x.shape[0] // 2,
     "winners": lambda x: pb.maximum(x, x.shape[0]) + pb.clip(x, 0, x.shape[0]),
     "choice": lambda x: pb.where(x < x.shape[0] / 2, x, -x.shape[0]),
+    "choice of numbers": lambda x: (
+        pb.where(x > 1, x.shape[0], 0) + pb.where(x > 1, 0.5, x.shape[0])
+    ),
     "both": lambda x: (x.shape[0] * x.shape[1]) * x,
     "backwards": lambda x: pb.compute(x.shape, lambda i, j: x[x.shape[0] - 1 - i, j] / x.shape[0]),
 }  # fmt: skip
@@ -249,3 +252,15 @@ def test_gradients_know_their_extents() -> None:
         value, gradient = compiled(x)
         np.testing.assert_allclose(np.asarray(value), (x * x).sum() / size**0.5, rtol=1e-5)
         np.testing.assert_allclose(np.asarray(gradient), 2 * x / size**0.5, rtol=1e-5)
+
+
+def test_an_extent_beside_a_tensor_without_axes_in_a_definition() -> None:
+    n = pb.dim("n", 1, 12)
+
+    def chosen(x: Any, s: Any) -> Any:
+        return pb.compute(x.shape, lambda i: pb.where(i < x.shape[0] // 2, s, x.shape[0]) * x[i])
+
+    x, s = small(7), np.float32(0.5)
+    want = np.where(np.arange(7) < 3, s, 7) * x
+    got = pb.jit(chosen, shapes=[(n,), ()])(x, s)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-6)

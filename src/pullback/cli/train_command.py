@@ -146,7 +146,7 @@ def _display(settings: Settings, done: int, output: Output) -> Display:
 
 def _train(run: Run, began: float) -> None:
     """Train, validate, save, write; Ctrl-C and SIGTERM save the last whole step."""
-    parameters = sum(p.size or 0 for p in run.model.parameters())
+    parameters = sum(p.size for p in run.model.parameters())
     s = run.settings
     held = {"state_bytes": run.opt.state_bytes} if isinstance(run.opt, Sharded) else {}
     states = "".join(f", {n / 1e6:.2f} MB of states on each process" for n in held.values())

@@ -104,7 +104,7 @@ def buckets(parameters: Sequence[Parameter], length: int) -> list[list[Parameter
     made: list[list[Parameter]] = []
     room = 0
     for parameter in reversed([p for p in parameters if p.requires_grad]):
-        size = (parameter.size or 0) * parameter.dtype.itemsize
+        size = parameter.size * parameter.dtype.itemsize
         if not made or size > max(room, 0) or made[-1][0].dtype != parameter.dtype:
             made.append([])
             room = length

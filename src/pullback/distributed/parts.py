@@ -58,7 +58,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def apart(row: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """What `flat` put in a row, in the shapes of `like`."""
-    ends = accumulate((t.size or 0 for t in like), initial=0)
+    ends = accumulate((t.size for t in like), initial=0)
     pieces = [row[low:high] for low, high in pairwise(ends)]
     return [ops.reshape(p, t.shape) for p, t in zip(pieces, like, strict=True)]
 
@@ -76,7 +76,7 @@ class Part(Parameter):
         self.group = group
         self.state: dict[str, Buffer] = {}
         self.index = Buffer(Tensor(bind(np.asarray(group.rank, np.int64), "rank")))
-        length = -(-sum(p.size or 0 for p in owned) // group.size)
+        length = -(-sum(p.size for p in owned) // group.size)
         nothing = np.broadcast_to(np.zeros((), owned[0].dtype.numpy), (length,))
         super().__init__(Tensor(bind(nothing, "part", copy=False)))
         for parameter in owned:
@@ -91,7 +91,7 @@ class Part(Parameter):
 
     def row(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the parameters' shapes, side by side, with zeros behind."""
-        short = self.group.size * (self.size or 0) - sum(t.size or 0 for t in tensors)
+        short = self.group.size * self.size - sum(t.size for t in tensors)
         zeros = [Tensor(W.full((short,), 0, self.dtype))] if short else []
         return flat([*tensors, *zeros])
 
@@ -117,7 +117,7 @@ class Part(Parameter):
 
     def cut(self, arrays: Sequence[Array]) -> Array:
         """This rank's part of arrays of the parameters' shapes."""
-        length = self.size or 0
+        length = self.size
         row = np.zeros(self.group.size * length, self.dtype.numpy)
         whole = np.concatenate([np.ravel(a) for a in arrays])
         row[: whole.size] = whole

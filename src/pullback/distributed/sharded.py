@@ -129,7 +129,7 @@ class Sharded(Optimizer):
         """Bytes of the states that this rank has of parameters, those of frozen ones whole."""
         cells = [cell for part in self._all() for cell in part.state.values()]
         cells += self._frozen().values()
-        return sum((c.size or 0) * c.dtype.itemsize for c in cells)
+        return sum(c.size * c.dtype.itemsize for c in cells)
 
     def __repr__(self) -> str:
         return f"Sharded({self.optimizer!r}, rank {self.group.rank} of {self.group.size})"

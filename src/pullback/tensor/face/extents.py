@@ -55,8 +55,9 @@ def beside(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     if not any(isinstance(o, OPEN) for o in operands):  # most operations
         return operands
     own = [of_extents(o) for o in operands]
-    if not any(own) or not any(isinstance(o, Handle) for o in operands):
-        return operands
+    others = [o for o, sized in zip(operands, own, strict=True) if not sized]
+    if all(not isinstance(o, Handle) for o in others) or any(isinstance(o, OPEN) for o in others):
+        return operands  # scalars of a definition
     known = [_weak(o) if sized else operand(o) for o, sized in zip(operands, own, strict=True)]
     kind = W.common_dtype(known)
     return tuple(

@@ -453,7 +453,7 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
         >>> pb.where(pb.tensor([True, False]), 1.0, 2.0)
         Tensor([1., 2.], dtype=float32)
     """
-    given = (condition, *(beside((x1, x2)) if isinstance(condition, Tensor) else (x1, x2)))
+    given = beside((condition, x1, x2))
     for one in given:
         if isinstance(one, ScalarHandle):
             return handles.where(*given)

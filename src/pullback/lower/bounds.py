@@ -11,7 +11,6 @@ from dataclasses import replace
 from pullback.algebra.linear import UNKNOWN, Linear, atom_range, divide, linear
 from pullback.config import frozen
 from pullback.ir import expr as E
-from pullback.ir.dtype import bool_
 from pullback.ir.expr import Expr, index
 from pullback.ir.kernel import Stage
 from pullback.ir.nest import Guard, Stmts
@@ -131,12 +130,11 @@ def settled(exact: Region, regions: Iterable[Region]) -> dict[Expr, bool]:
     return {t: not failing for b in exact for t, failing in b.tests if t not in loose}
 
 
-def assuming(stage: Stage, known: Mapping[Expr, bool]) -> Stage:
-    """`stage` where tests in its body are decided."""
+def assuming(stage: Stage, known: Mapping[Expr, Expr]) -> Stage:
+    """`stage` where nodes in its body have the forms `known`."""
     if not known:
         return stage
-    truths: dict[Node, Node] = {test: E.const(value, bool_) for test, value in known.items()}
-    return replace(stage, body=E.rewritten(stage.body, lambda _: None, truths))
+    return replace(stage, body=E.rewritten(stage.body, lambda _: None, dict[Node, Node](known)))
 
 
 def _later(first: Expr, second: Linear) -> Expr:

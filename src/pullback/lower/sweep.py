@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pullback.algebra.linear import Linear
 from pullback.config import Cap, frozen
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
@@ -59,6 +62,9 @@ SHORT_BODY: Cap = 12
 
 # Lanes whose sums have bounds of their own are cut into this many blocks.
 BLOCKS = 8
+
+# Pieces of the loops around lanes, all together: each is code of its own.
+MOST_OUTER: Cap = 4
 
 
 @frozen
@@ -230,16 +236,20 @@ class _Part:
     work: list[Region]
     loops: SweepLoops
 
-    def body(self, known: dict[Expr, bool], maps: bool = False) -> _Body:
+    def where(self, known: Mapping[Expr, Expr], maps: bool = False) -> _Part:
+        """The same where nodes have the forms `known`; `maps`: of maps alone."""
+        if not known and not maps:
+            return self
+        own = [s for s in self.stages if not (maps and isinstance(s.form, Reduce))]
+        stages = [assuming(s, known) for s in own]
+        registers = self.context.registers(stages)
+        values = stage_values(self.context, stages, self.box.axes, registers)
+        return replace(self, stages=stages, values=values)
+
+    def body(self, known: Mapping[Expr, bool], maps: bool = False) -> _Body:
         """The statements of an iteration where tests are decided; `maps`: of maps alone."""
-        stages, values, context = self.stages, self.values, self.context
-        if maps:
-            stages = [s for s in stages if not isinstance(s.form, Reduce)]
-        if known or maps:
-            sure = [assuming(s, known) for s in stages]
-            registers = context.registers(stages)
-            values = stage_values(context, sure, self.box.axes, registers)
-        return _Body(context, self.box, stages, values)
+        part = self.where({test: E.const(v, bool_) for test, v in known.items()}, maps)
+        return _Body(self.context, self.box, part.stages, part.values)
 
 
 def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> Stmts:
@@ -307,7 +317,7 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:
-        return nest([*outs, *overs], _pieces(part, lane))
+        return _pieces(part, [*outs, *overs, lane], lane, MOST_OUTER)
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)
     sides = ((cut.below, lane.first, cut.loop.first), (cut.above, cut.loop.extent, lane.extent))
@@ -320,18 +330,34 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
-def _pieces(part: _Part, lane: NestLoop) -> Stmts:
-    """Maps, each piece of the lanes by itself."""
-    statements: Stmts = []
-    whole = lane.static and lane.first is index(0) and len(lane.axes) == 1
-    if not whole:
-        return _lanes(part, lane, part.body({}))
-    axis = Axis(lane.axes[0], lane.most)
-    width = part.context.lanes(4)
-    for piece in pieces((s.body for s in part.stages), axis, lane.most, width):
-        own = replace(lane, first=index(piece.first), extent=index(piece.end))
-        statements += _lanes(part, own, part.body(piece.known))
-    return statements
+def _pieces(part: _Part, loops: Nest, lane: NestLoop, most: int) -> Stmts:
+    """Maps, each piece of the loops by itself: the last is the lanes, the others have up to `most`
+    pieces together.
+    """
+    loop, *inner = loops
+    made: Stmts = []
+    cut = _cut(part, loop, lane, most)
+    for known, own in cut:
+        piece = part.where(known)
+        if loop is lane:
+            made += _lanes(piece, own, piece.body({}))
+        else:
+            made += nest([own], _pieces(piece, inner, lane, most // len(cut)))
+    return made
+
+
+def _cut(
+    part: _Part, loop: NestLoop, lane: NestLoop, most: int
+) -> list[tuple[dict[Expr, Expr], NestLoop]]:
+    """A loop in pieces, each with what nodes are in it."""
+    if not (loop.static and loop.first is index(0) and len(loop.axes) == 1):
+        return [({}, loop)]
+    axis = Axis(loop.axes[0], loop.most)
+    width = part.context.lanes(4) if loop is lane else 1
+    cut = pieces((s.body for s in part.stages), axis, loop.most, width)
+    if loop is not lane and len(cut) > most:
+        return [({}, loop)]
+    return [(p.known, replace(loop, first=index(p.first), extent=index(p.end))) for p in cut]
 
 
 def _lanes(part: _Part, lane: NestLoop, body: _Body) -> Stmts:

@@ -18,6 +18,7 @@ from pullback.backends.nests.regions import Place, Region, Spent, of_data
 from pullback.backends.nests.reuse import (
     Access,
     Level,
+    Miss,
     cycled,
     gradual,
     spanned,
@@ -54,7 +55,7 @@ from pullback.ir.node import Node, walk
 from pullback.ir.statements import statements
 from pullback.ir.target import Target
 from pullback.lower.whole import whole
-from pullback.machine.machine import LINE
+from pullback.machine.machine import LINE, Memory
 from pullback.schedule.schedule import Schedule
 
 MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
@@ -256,7 +257,7 @@ class Walk:
         for array, offset, (down, along), write in pairs:
             strides = (down * side * size, along * side * size, down * size, along * size)
             terms = (*self.moved(offset)[0], *zip(levels, strides, sizes, strict=True))
-            self.keep(made, Access(array, path, terms, size, write, False))
+            self.keep(made, Access(array, path, len(path) - 2, terms, size, write, False))
 
     def side(self, s: Transpose) -> int:
         """Rows of the square blocks of a panel; 1: element by element."""
@@ -474,7 +475,8 @@ class Walk:
                 torn = write
             elif stride != 0:
                 width = min(int(spanned([(abs(step) * size, lanes)], size)), array.size * size)
-        self.keep(region, Access(array, path, terms, width, write, scattered, torn))
+        depth = len(region.path)
+        self.keep(region, Access(array, path, depth, terms, width, write, scattered, torn))
 
     def keep(self, region: Region, access: Access) -> None:
         region.accesses.append(access)
@@ -566,16 +568,28 @@ class Walk:
             own = self.instructions(region)
             waits = [0.0] * (len(machine.memories) - 1)
             far = [waiting.get(access, 0.0) for access in region.accesses]
-            translating = sum(far)
+            translating, late = sum(far), 0.0
             for place, access in enumerate(region.accesses):
-                for number in range(len(waits)):
-                    here = beyond[number].get(access, 0.0)
-                    past = beyond[number + 1].get(access, 0.0) if number + 1 < len(beyond) else 0.0
-                    memory = machine.memories[number + 1]
-                    rate = memory.write if access.write else memory.read
-                    wait = max(0.0, here - past) / rate
-                    wait += max(0.0, here - past) / memory.read * access.torn
+                leaping = 0.0
+                for number, memory in enumerate(machine.memories[1:]):
+                    past = beyond[number + 1] if number + 1 < len(beyond) else {}
+                    miss = beyond[number].get(access, Miss()).beyond(past.get(access, Miss()))
+                    wait = miss.bytes / (memory.write if access.write else memory.read)
+                    wait += miss.bytes / memory.read * access.torn
                     waits[number] += wait
                     far[place] += wait
-            ns = together(own, sum(waits) + translating)
+                    if not access.write:
+                        leaping += self.late(miss.leaps, own, memory)
+                far[place] += leaping
+                late = max(late, leaping)
+            ns = together(own, sum(waits) + translating) + late
             yield Spent(region, own, tuple(waits), tuple(far), ns)
+
+    def late(self, leaps: float, own: float, memory: Memory) -> float:
+        """Nanoseconds that a region of `own` waits for memory after leaps, each of which begins as
+        early as the processor looks ahead; those of several accesses begin together.
+        """
+        if not leaps:
+            return 0.0
+        ahead = WINDOW * self.reader.unit("scalar")
+        return leaps * memory.latency * min(1.0, own / leaps / ahead)

@@ -1,7 +1,8 @@
 """From which memory each access of a loop nest is served: footprints by loop level.
 
 What one turn of a loop touches fits a cache, or not. If it fits, what the loop touches comes from
-beyond once; if not, once in each turn.
+beyond once; if not, once in each turn. A processor fetches ahead along a line of steps of one
+length; after a leap it waits.
 """
 
 from __future__ import annotations
@@ -9,12 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
+from typing import NamedTuple
 
 from pullback.ir.nest import Array
 from pullback.machine.machine import LINE, Memory
 
 # Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
 Term = tuple[int, float]
+# Bytes of the longest step that is fetched ahead whatever the order. Zen 3, ns that four lines of
+# memory take beside 54 of arithmetic, their starts so many bytes apart: 256 4, 512 13, 1024 129,
+# 18 KB 136; of the last-level cache 5, 0, 17, 20 and more.
+FOLLOWED = 512
+
+
+class Miss(NamedTuple):
+    """What an access fetches from beyond a cache, and how often it leaps to another place."""
+
+    bytes: float = 0.0
+    leaps: float = 0.0
+
+    def plus(self, other: Miss, share: float = 1.0) -> Miss:
+        return Miss(self.bytes + share * other.bytes, self.leaps + share * other.leaps)
+
+    def beyond(self, other: Miss) -> Miss:
+        """The part that the next cache has, which fetches `other`."""
+        return Miss(max(0.0, self.bytes - other.bytes), max(0.0, self.leaps - other.leaps))
 
 
 @dataclass(eq=False, slots=True)
@@ -37,12 +57,14 @@ class Level:
 class Access:
     """Reads or writes of an array in a loop: what its offset moves by in each loop around it.
 
-    `path`: the loops around, outermost first. `scattered`: its lines are in no order. `torn`: each
-    lane writes to another line, which must be read for what else lies there.
+    `path`: the loops around, outermost first; those from the n-th, `depth`, on are written out.
+    `scattered`: its lines are in no order. `torn`: each lane writes to another line, which must be
+    read for what else lies there.
     """
 
     array: Array
     path: tuple[Level, ...]
+    depth: int
     terms: tuple[tuple[Level, int, float], ...]
     width: int
     write: bool
@@ -58,6 +80,24 @@ class Access:
         """The same, each line as often as it is touched at random."""
         terms = self.within(self.path.index(level) + (not whole))
         return spanned(terms, self.width, line)
+
+    def leaps(self, level: Level, whole: bool) -> float:
+        """How often it goes to another place in one turn of a loop; with `whole` in all of them.
+        Steps of the innermost loop are all alike, but at random; those written out go side by side.
+        """
+        first = self.path.index(level) + (not whole)
+        loops = self.path[first : self.depth if self.scattered else self.depth - 1]
+        turning = set(map(id, loops))
+        run, count = float(self.width), 1.0
+        inner = set(map(id, self.path[first:]))
+        for at, step, turns in sorted(self.terms, key=lambda t: abs(t[1])):
+            if id(at) not in inner or not step:
+                continue
+            if abs(step) <= max(run, FOLLOWED):
+                run += abs(step) * (turns - 1)
+            elif id(at) in turning:
+                count *= turns
+        return count
 
     def within(self, first: int) -> list[Term]:
         """What its offset moves by in the loops of its path from the n-th on."""
@@ -122,15 +162,15 @@ def fitting(access: Access, capacity: float, way: int, line: int = LINE) -> int 
 
 def missed(
     accesses: Iterable[Access], capacity: float, way: int = 0, line: int = LINE
-) -> dict[Access, float]:
-    """Bytes that each access fetches, or writes, from beyond a cache of so many bytes, whose places
+) -> dict[Access, Miss]:
+    """What each access fetches, or writes, from beyond a cache of so many bytes, whose places
     repeat after `way`; 0: anything may lie anywhere. Its lines have so many bytes: pages are those
     of the cache of their addresses.
 
     What several read of one array in one turn of the loop that fits comes once. The outermost
     loop repeats the whole: what fits there is in the cache already.
     """
-    misses: dict[Access, float] = {}
+    misses: dict[Access, Miss] = {}
     first: dict[tuple[object, ...], float] = {}
     for access in accesses:
         place = fitting(access, capacity, way, line)
@@ -149,18 +189,19 @@ def missed(
         now = max(before, size)
         first[key] = now
         if now > before:
-            misses[access] = (now - before) * executions
+            leaps = access.leaps(level, place is not None) * (now - before) / now
+            misses[access] = Miss((now - before) * executions, leaps * executions)
     return misses
 
 
 def gradual(
     accesses: Sequence[Access], cache: Memory, shares: Sequence[float]
-) -> dict[Access, float]:
-    """Bytes that come from beyond a cache, which keeps these shares of it in equal parts."""
-    misses: dict[Access, float] = {}
+) -> dict[Access, Miss]:
+    """What comes from beyond a cache, which keeps these shares of it in equal parts."""
+    misses: dict[Access, Miss] = {}
     for share in shares:
         for access, missing in missed(accesses, cache.bytes * share, cache.way).items():
-            misses[access] = misses.get(access, 0.0) + missing / len(shares)
+            misses[access] = misses.get(access, Miss()).plus(missing, 1 / len(shares))
     return misses
 
 
@@ -172,8 +213,8 @@ def translated(accesses: Sequence[Access], memories: Iterable[Memory]) -> dict[A
     waits: dict[Access, float] = {}
     for memory in memories:
         kept = memory.page * memory.pages
-        for access, size in missed(accesses, kept, line=memory.page).items() if kept else ():
-            waits[access] = waits.get(access, 0.0) + size / memory.page * memory.translate
+        for access, miss in missed(accesses, kept, line=memory.page).items() if kept else ():
+            waits[access] = waits.get(access, 0.0) + miss.bytes / memory.page * memory.translate
     return waits
 
 

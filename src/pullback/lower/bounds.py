@@ -134,7 +134,8 @@ def assuming(stage: Stage, known: Mapping[Expr, Expr]) -> Stage:
     """`stage` where nodes in its body have the forms `known`."""
     if not known:
         return stage
-    return replace(stage, body=E.rewritten(stage.body, lambda _: None, dict[Node, Node](known)))
+    forms: dict[Node, Node] = dict(known.items())
+    return replace(stage, body=E.rewritten(stage.body, lambda _: None, forms))
 
 
 def _later(first: Expr, second: Linear) -> Expr:

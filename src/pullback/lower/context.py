@@ -64,6 +64,11 @@ class NestLoop:
         """Whether the extent is a literal."""
         return isinstance(self.extent, E.Const)
 
+    @property
+    def whole(self) -> bool:
+        """Whether it runs from the first coordinate to the last."""
+        return self.first is index(0) and self.extent is index(self.most)
+
 
 Nest = list[NestLoop]  # the first outermost
 Coordinates = dict[int, Expr]  # the value of each axis
@@ -184,12 +189,10 @@ class Context:
         nested: Nest = []
         values: Coordinates = {}
         for axis, extent in enumerate(stage.extents):
-            outer = bound.get(axis)
-            most = upper(extent)
+            outer, most = bound.get(axis), self.turns(stage, axis)
             origin = Linear()
             span = self.extent(extent)
             if outer is not None and self.starts:
-                most = min(most, self.schedule.tile[outer])
                 origin = self.starts[outer]
                 span = self.spans[outer]
             if most == 1 and isinstance(span, E.Const):
@@ -199,6 +202,11 @@ class Context:
             nested.append(NestLoop((axis,), var, span, most))
             values[axis] = origin.plus(linear(var)).expr()
         return nested, values
+
+    def turns(self, stage: Stage, axis: int) -> int:
+        """The most coordinates of an axis in one tile."""
+        most, outer = upper(stage.extents[axis]), stage.bound.get(axis)
+        return min(most, self.schedule.tile[outer]) if outer is not None and self.starts else most
 
     def home(self, stage: Stage) -> Home:
         """Where the value of `stage` is written."""

@@ -40,7 +40,7 @@ def merged(
     stores: list[Linear],
 ) -> tuple[Nest, Values]:
     """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
-    same = [n for n in range(1, len(loops)) if loops[n].static and parts[n - 1] == parts[n]]
+    same = [n for n in range(1, len(loops)) if loops[n].whole and parts[n - 1] == parts[n]]
     if not same:
         return loops, {}
     forms, loose = accesses(roots)
@@ -90,7 +90,7 @@ def split(
         divisor = wanted.get(loop.var, 0)
         if lane in loop.axes and divisor < LINE // float32.itemsize:
             divisor = 0
-        if not divisor or not loop.static or loop.most % divisor or loop.most == divisor:
+        if not divisor or not loop.whole or loop.most % divisor or loop.most == divisor:
             cut.append(loop)
             continue
         high = context.var(loop.var.name.rstrip("0123456789"), loop.most // divisor)
@@ -115,8 +115,8 @@ def _run(context: Context, run: Nest, values: Values) -> NestLoop:
         value: Expr = var if digit == 1 else E.FloorDiv(var, index(digit))
         values[loop.var] = value if loop is run[0] else E.Mod(value, index(loop.most))
         digit *= loop.most
-    extent = linear(run[0].extent).times(inner).expr()
-    return NestLoop(tuple(a for loop in run for a in loop.axes), var, extent, most)
+    first, extent = (linear(e).times(inner).expr() for e in (run[0].first, run[0].extent))
+    return NestLoop(tuple(a for loop in run for a in loop.axes), var, extent, most, first)
 
 
 def revalued(axes: Coordinates, values: Values) -> Coordinates:

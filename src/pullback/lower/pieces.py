@@ -7,21 +7,29 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from pullback.algebra.linear import Linear, linear
 from pullback.config import Cap, Ints, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
-from pullback.ir.expr import Axis, Expr, Exprs, index
+from pullback.ir.expr import Axis, Expr, Exprs, index, upper
+from pullback.ir.graph import Map
+from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
+from pullback.lower.bounds import assuming
+from pullback.lower.patch import patch
 
 # Each piece is code of its own, which takes time to compile.
 MOST_PIECES: Cap = 4
 # Times as many vectors as uncut, which may begin anywhere: 8 + 2 elements are 3 for 2. Zen 3, one
 # thread, 64 x 64 x 64 with zeros around two axes 118 -> 65 us, rolled by 3 168 -> 55.
 MORE_TURNS = 1.5
+MOST_PARTS: Cap = 4  # of the loops around lanes, all together
+
+Within = Mapping[int, tuple[int, int]]  # coordinates of an axis, ``first <= .. < end``
+EVERYWHERE: Within = {}
 
 
 @frozen
@@ -41,8 +49,41 @@ class _Forms:
     values: Exprs
 
 
-def pieces(bodies: Iterable[Expr], axis: Axis, extent: int, width: int) -> list[Piece]:
+@frozen
+class StagePart:
+    """Stages where coordinates of axes lie `within` bounds, and the forms that they have there."""
+
+    stages: list[Stage]
+    within: Within
+
+
+def stage_parts(stages: list[Stage], around: Iterable[int]) -> list[StagePart]:
+    """The parts of the box of maps by axes of loops `around` lanes; one of all else."""
+    if patch(stages) is not None or not all(isinstance(s.form, Map) for s in stages):
+        return [StagePart(stages, EVERYWHERE)]
+    extents = stages[0].extents
+    axes = [Axis(n, extents[n]) for n in around if isinstance(extents[n], int)]
+    return _parts(StagePart(stages, EVERYWHERE), axes, MOST_PARTS)
+
+
+def _parts(part: StagePart, axes: list[Axis], most: int) -> list[StagePart]:
+    """The parts of a part, by these axes."""
+    if not axes:
+        return [part]
+    cut = pieces((s.body for s in part.stages), axes[0], 1)
+    if not 1 < len(cut) <= most:
+        return _parts(part, axes[1:], most)
+    made = []
+    for piece in cut:
+        stages = [assuming(s, piece.known) for s in part.stages]
+        within = {**part.within, axes[0].number: (piece.first, piece.end)}
+        made += _parts(StagePart(stages, within), axes[1:], most // len(cut))
+    return made
+
+
+def pieces(bodies: Iterable[Expr], axis: Axis, width: int) -> list[Piece]:
     """The pieces of `axis`, `width` elements at a time; one where nothing is gained."""
+    extent = upper(axis.extent)
     forms = _forms(bodies, axis, extent)
     cuts = [0, extent]
     for limit in dict.fromkeys(limit for form in forms.values() for limit in form.limits):
@@ -96,9 +137,7 @@ def _test(test: E.Less, axis: Axis, extent: int) -> _Forms | None:
     return _Forms((), values[limit <= 0 :][:1])
 
 
-def _quotient(
-    node: E.FloorDiv | E.Mod, divisor: E.Const, axis: Axis, extent: int
-) -> _Forms | None:
+def _quotient(node: E.FloorDiv | E.Mod, divisor: E.Const, axis: Axis, extent: int) -> _Forms | None:
     """``(constant + j) // divisor``, or its remainder, of at most so many values as pieces."""
     form, n = linear(node.left), int(divisor.value)
     factor = form.of(axis)
@@ -108,7 +147,7 @@ def _quotient(
     if abs(last - first) >= MOST_PIECES:
         return None
     quotients = range(first, last + factor, factor)
-    # Rising, a quotient begins at its first multiple; falling, one past that of the quotient before.
+    # Rising, a quotient begins at its first multiple; falling, past the last of the one before.
     limits = [factor * (n * q - form.const) for q in quotients[1:]]
     if factor < 0:
         limits = [form.const - n * (q + 1) + 1 for q in quotients[1:]]

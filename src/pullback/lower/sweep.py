@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pullback.algebra.linear import Linear
+from pullback.algebra.linear import Linear, linear
 from pullback.config import Cap, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
@@ -51,9 +51,9 @@ from pullback.lower.context import (
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
-from pullback.lower.pieces import pieces
+from pullback.lower.pieces import EVERYWHERE, StagePart, Within, pieces, stage_parts
 from pullback.lower.translate import Translator
-from pullback.schedule.regions import Region, common
+from pullback.schedule.regions import Bound, Region, common
 from pullback.schedule.schedule import SweepLoops
 
 # So many nodes make a body long, twice as many that of a sum: several copies of it take long to
@@ -62,9 +62,6 @@ SHORT_BODY: Cap = 12
 
 # Lanes whose sums have bounds of their own are cut into this many blocks.
 BLOCKS = 8
-
-# Pieces of the loops around lanes, all together: each is code of its own.
-MOST_OUTER: Cap = 4
 
 
 @frozen
@@ -85,8 +82,18 @@ class Box:
 
 
 def sweep(context: Context, vector: int | None, stages: list[Stage], loops: SweepLoops) -> Stmts:
-    """The loop nest of stages in one loop, axis `vector` in lanes."""
-    box, values = make_box(context, stages, vector)
+    """The loop nests of stages in one loop, axis `vector` in lanes: of maps one for each part."""
+    lead, made = stages[0], Stmts()
+    around = (n for n in range(len(lead.extents)) if n != vector and context.turns(lead, n) > 1)
+    for part in stage_parts(stages, around):
+        made += _swept(context, vector, part, loops)
+    return made
+
+
+def _swept(context: Context, vector: int | None, own: StagePart, loops: SweepLoops) -> Stmts:
+    """The loop nest of stages over a part of their box."""
+    stages = own.stages
+    box, values = make_box(context, stages, vector, own.within)
     lane = along(box.loops, vector)
     work = [_work(context, box.axes, s) for s in stages]
     if loops.through:
@@ -142,10 +149,13 @@ def stage_values(
     return Bodies(bodies, checks, registers)
 
 
-def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> tuple[Box, Bodies]:
+def make_box(
+    context: Context, stages: list[Stage], lane: int | None = None, within: Within = EVERYWHERE
+) -> tuple[Box, Bodies]:
     """Loops of stages over one box, neighbours merged where every access allows it."""
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
+    loops = [_ranged(loop, axes, within) for loop in loops]
     outputs = len(lead.shape)
     registers = context.registers(stages)
     values = stage_values(context, stages, axes, registers)
@@ -162,6 +172,16 @@ def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> 
         values = stage_values(context, stages, axes, registers)
     rank = sum(loop.axes[0] < outputs for loop in loops)
     return Box(loops, rank, axes), values
+
+
+def _ranged(loop: NestLoop, axes: Coordinates, within: Within) -> NestLoop:
+    """A loop over what lies in a part of its axis, of which a tile may have less, or nothing."""
+    (axis,) = loop.axes
+    if axis not in within:
+        return loop
+    place, (first, end) = linear(axes[axis]), within[axis]
+    region = Bound(place.shifted(-first)), Bound(Linear(end - 1).minus(place))
+    return bounded(loop, region, {}).loop
 
 
 def written(context: Context, stage: Stage, axes: Coordinates) -> Linear:
@@ -317,7 +337,7 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:
-        return _pieces(part, [*outs, *overs, lane], lane, MOST_OUTER)
+        return nest([*outs, *overs], _pieces(part, lane))
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)
     sides = ((cut.below, lane.first, cut.loop.first), (cut.above, cut.loop.extent, lane.extent))
@@ -330,34 +350,17 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
-def _pieces(part: _Part, loops: Nest, lane: NestLoop, most: int) -> Stmts:
-    """Maps, each piece of the loops by itself: the last is the lanes, the others have up to `most`
-    pieces together.
-    """
-    loop, *inner = loops
-    made: Stmts = []
-    cut = _cut(part, loop, lane, most)
-    for known, own in cut:
-        piece = part.where(known)
-        if loop is lane:
-            made += _lanes(piece, own, piece.body({}))
-        else:
-            made += nest([own], _pieces(piece, inner, lane, most // len(cut)))
-    return made
-
-
-def _cut(
-    part: _Part, loop: NestLoop, lane: NestLoop, most: int
-) -> list[tuple[dict[Expr, Expr], NestLoop]]:
-    """A loop in pieces, each with what nodes are in it."""
-    if not (loop.static and loop.first is index(0) and len(loop.axes) == 1):
-        return [({}, loop)]
-    axis = Axis(loop.axes[0], loop.most)
-    width = part.context.lanes(4) if loop is lane else 1
-    cut = pieces((s.body for s in part.stages), axis, loop.most, width)
-    if loop is not lane and len(cut) > most:
-        return [({}, loop)]
-    return [(p.known, replace(loop, first=index(p.first), extent=index(p.end))) for p in cut]
+def _pieces(part: _Part, lane: NestLoop) -> Stmts:
+    """Maps, each piece of the lanes by itself."""
+    statements: Stmts = []
+    if not lane.whole or len(lane.axes) > 1:
+        return _lanes(part, lane, part.body({}))
+    axis = Axis(lane.axes[0], lane.most)
+    for piece in pieces((s.body for s in part.stages), axis, part.context.lanes(4)):
+        own = replace(lane, first=index(piece.first), extent=index(piece.end))
+        known = part.where(piece.known)
+        statements += _lanes(known, own, known.body({}))
+    return statements
 
 
 def _lanes(part: _Part, lane: NestLoop, body: _Body) -> Stmts:

@@ -189,7 +189,7 @@ class Context:
         nested: Nest = []
         values: Coordinates = {}
         for axis, extent in enumerate(stage.extents):
-            outer, most = bound.get(axis), self.turns(stage, axis)
+            outer, most = bound.get(axis), self.longest(stage, axis)
             origin = Linear()
             span = self.extent(extent)
             if outer is not None and self.starts:
@@ -203,7 +203,7 @@ class Context:
             values[axis] = origin.plus(linear(var)).expr()
         return nested, values
 
-    def turns(self, stage: Stage, axis: int) -> int:
+    def longest(self, stage: Stage, axis: int) -> int:
         """The most coordinates of an axis in one tile."""
         most, outer = upper(stage.extents[axis]), stage.bound.get(axis)
         return min(most, self.schedule.tile[outer]) if outer is not None and self.starts else most

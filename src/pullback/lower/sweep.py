@@ -84,7 +84,7 @@ class Box:
 def sweep(context: Context, vector: int | None, stages: list[Stage], loops: SweepLoops) -> Stmts:
     """The loop nests of stages in one loop, axis `vector` in lanes: of maps one for each part."""
     lead, made = stages[0], Stmts()
-    around = (n for n in range(len(lead.extents)) if n != vector and context.turns(lead, n) > 1)
+    around = (n for n in range(len(lead.extents)) if n != vector and context.longest(lead, n) > 1)
     for part in stage_parts(stages, around):
         made += _swept(context, vector, part, loops)
     return made

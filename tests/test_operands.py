@@ -46,7 +46,7 @@ def rows_apart(machine_pages: int, rows: int) -> float:
     around, down = Level(22), Level(rows)
     whole = Level(1)
     array = Array("b", float32, rows * 512)
-    read = Access(array, (whole, around, down), ((down, 2048, rows),), 64, False, False)
+    read = Access(array, (whole, around, down), 3, ((down, 2048, rows),), 64, False, False)
     for level in read.path:
         level.accesses.append(read)
     memory = replace(ZEN3.profile.memories[0], pages=machine_pages, translate=1.0)

@@ -82,9 +82,11 @@ def _parts(part: StagePart, axes: list[Axis], most: int) -> list[StagePart]:
 
 
 def pieces(bodies: Iterable[Expr], axis: Axis, width: int) -> list[Piece]:
-    """The pieces of `axis`, `width` elements at a time; one where nothing is gained."""
+    """The pieces of `axis`, `width` elements at a time; one where nothing is gained. Without lanes
+    quotients are left as they are: they cost one instruction a row.
+    """
     extent = upper(axis.extent)
-    forms = _forms(bodies, axis, extent)
+    forms = _forms(tuple(bodies), axis, width > 1)
     cuts = [0, extent]
     for limit in dict.fromkeys(limit for form in forms.values() for limit in form.limits):
         more = sorted({*cuts, limit})
@@ -104,21 +106,24 @@ def _known(forms: dict[Expr, _Forms], first: int, end: int) -> dict[Expr, Expr]:
     return known
 
 
-def _forms(bodies: Iterable[Expr], axis: Axis, extent: int) -> dict[Expr, _Forms]:
+def _forms(bodies: Exprs, axis: Axis, lanes: bool) -> dict[Expr, _Forms]:
     """Tests of `axis` against numbers, and quotients and remainders of it that change seldom.
 
     ``j < 64 -> True until 64, then False; (j + 61) % 64 -> j + 61 until 3, then j - 3``
+
+    Not quotients that tests ask for: what such a test excludes would stand there undecided.
     """
     forms: dict[Expr, _Forms] = {}
-    for node in walk(tuple(bodies)):
+    extent = upper(axis.extent)
+    nodes = list(walk(bodies))
+    tested = set(walk([n for n in nodes if isinstance(n, E.Comparison)])) if lanes else set()
+    for node in nodes:
+        form = None
         if isinstance(node, E.Less) and node.left.dtype == int64:
             form = _test(node, axis, extent)
-        elif isinstance(node, E.FloorDiv | E.Mod) and isinstance(node.right, E.Const):
-            form = _quotient(node, node.right, axis, extent) if node.dtype == int64 else None
-        else:
-            continue
-        if form is not None:
-            assert isinstance(node, Expr)
+        elif lanes and isinstance(node, E.FloorDiv | E.Mod) and node not in tested:
+            form = _quotient(node, axis, extent)
+        if form is not None and isinstance(node, Expr):
             forms[node] = form
     return forms
 
@@ -137,9 +142,11 @@ def _test(test: E.Less, axis: Axis, extent: int) -> _Forms | None:
     return _Forms((), values[limit <= 0 :][:1])
 
 
-def _quotient(node: E.FloorDiv | E.Mod, divisor: E.Const, axis: Axis, extent: int) -> _Forms | None:
+def _quotient(node: E.FloorDiv | E.Mod, axis: Axis, extent: int) -> _Forms | None:
     """``(constant + j) // divisor``, or its remainder, of at most so many values as pieces."""
-    form, n = linear(node.left), int(divisor.value)
+    if node.dtype != int64 or not isinstance(node.right, E.Const):
+        return None
+    form, n = linear(node.left), int(node.right.value)
     factor = form.of(axis)
     if len(form.terms) != 1 or abs(factor) != 1 or n <= 0:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.memory import SAFE, Memory
+from pullback.backends.llvm.memory import MASKED, SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
@@ -404,6 +404,9 @@ class Function:
         def main(at: Counter) -> None:
             self.block(stmt.body, self._lanes_frame(frame, lanes, at, [None] * stmt.unroll))
 
+        def one(at: Counter) -> None:
+            self.block(stmt.body, self._lanes_frame(frame, lanes, at, [None]))
+
         def tail(at: Counter) -> None:
             mask = self._tail_mask(b.binary("sub", hi, at.value), lanes.count)
             self.block(stmt.body, self._lanes_frame(frame, lanes, at, [mask]))
@@ -411,6 +414,13 @@ class Function:
         if trip is None or trip >= span:
             self._repeat(lo, middle, span, trip is not None, main, stmt, stmt.unroll)
         rest = None if trip is None else trip % span
+        more = span if rest is None else rest
+        if b.module.target.vector < MASKED and more > lanes.count:
+            # Stores under masks take long: no more than the last vector has one.
+            length = b.binary("sub", hi, middle) if rest is None else const(rest, "i64")
+            begin, middle = middle, b.binary("add", middle, self._whole(length, lanes.count))
+            self._repeat(begin, middle, lanes.count, rest is not None, one, stmt, 1)
+            rest = None if rest is None else rest % lanes.count
         if rest is not None and rest <= lanes.count:
             self._written_out(stmt, frame, lanes, middle, rest)
         else:

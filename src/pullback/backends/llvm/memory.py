@@ -23,6 +23,7 @@ from pullback.ir.target import MOST_PICKED
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"
+MASKED = 64  # bytes of a vector of processors that have registers for masks
 
 
 class Memory:
@@ -323,10 +324,10 @@ class Memory:
         if stride == 0:
             raise InvalidIR(f"every lane stores to one element of {array}")
         value = self.b.splat(value, at.lanes.count)
-        if stride is not None and at.mask == prefix_mask(1, value.lanes):
-            # LLVM 22 stores a narrowed vector under a constant mask of one lane too wide.
-            only = self.b.value(f"extractelement {value.typed}, i64 0", value.kind)
-            self.b.store(only, self.pointer(array, offset, at, get), align)
+        first = 0 if stride is None or at.mask is None else self._first(at.mask, value.lanes)
+        if first == 1 or (first and stride in (1, -1)):
+            pointer = self.pointer(array, offset, at, get)
+            self._store_first(value, first, pointer, stride == -1, align)
             return
         if stride not in (1, -1):
             pointers = self._vector_pointer(array, offset, at, get)
@@ -342,6 +343,31 @@ class Memory:
             (self.b.store_past_caches if past else self.b.store)(value, pointer, align)
         else:
             self._call_store("store", value, pointer, align, self.b.splat(mask, value.lanes))
+
+    def _first(self, mask: Val, lanes: int) -> int:
+        """How many lanes are stored that a constant mask has on, the first ones: 1, or what a
+        processor without registers for masks stores in parts; 0: under the mask.
+
+        Zen 3, six lanes of eight: 6.8 ns under a mask, 0.9 as four and two. LLVM 22 stores a
+        narrowed vector under a constant mask of one lane too wide.
+        """
+        masks = self.b.module.target.vector >= MASKED
+        every = (1,) if masks else range(1, lanes)
+        return next((n for n in every if mask == prefix_mask(n, lanes)), 0)
+
+    def _store_first(self, value: Val, first: int, to: Val, reverse: bool, align: int) -> None:
+        """The first lanes in parts of powers of two, the longest first; or against their order."""
+        begin = 0
+        while begin < first:
+            size = 1 << ((first - begin).bit_length() - 1)
+            end = begin + size
+            picks = range(end - 1, begin - 1, -1) if reverse else range(begin, end)
+            part = self.b.shuffle(value, value, picks)
+            if size == 1:
+                part = self.b.value(f"extractelement {value.typed}, i64 {begin}", value.kind)
+            place = const(1 - end if reverse else begin, "i64")
+            self.b.store(part, self.b.offset(to, value.kind, place), align)
+            begin = end
 
     def _call_store(self, word: str, value: Val, to: Val, align: int, mask: Val) -> None:
         name = f"llvm.masked.{word}.{mangled(value.kind, value.lanes)}.{mangled('ptr', to.lanes)}"

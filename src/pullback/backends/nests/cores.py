@@ -12,10 +12,9 @@ from dataclasses import replace
 from heapq import heapreplace
 from math import prod
 
-from pullback.backends.nests.ports import WINDOW
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
-from pullback.cost.facts import elements, size_bytes
+from pullback.cost.facts import elements
 from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
@@ -45,7 +44,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     if kernel.tiling is not None or not (many or written):
         return chosen
     made = scheduled(kernel, target, chosen)
-    ns = _ns(kernel, made, target)
+    ns = price(kernel, made, target, ROUGH).ns
     if ns < target.profile.rate("whole", "parallel_sweep"):
         return chosen
     cores = int(launch["processors" if many else "threads"])
@@ -56,7 +55,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     times = {}
     for given in (*others, chosen) if written else (chosen, *others):  # from the fewest tasks on
         way = scheduled(kernel, target, given)
-        ns = _ns(kernel, way, target)
+        ns = price(kernel, way, target, ROUGH).ns
         times[given] = prod(on_threads(kernel, way, target, ns, n) for n in threads)
     enough = min(times.values()) * (WORTH ** len(threads) if written else 1.0)
     return next(given for given, time in times.items() if time <= enough)
@@ -73,22 +72,6 @@ def _ways(
         made = scheduled(kernel, replace(target, machine=many), chosen)
         tiles = {f"tile.{axis}": extent for axis, extent in enumerate(made.tile)}
         yield choices_of({**dict(chosen), **tiles, "tasks": made.tasks})
-
-
-def _ns(kernel: Kernel, schedule: Schedule, target: Target) -> float:
-    """The price of a launch, with what visits of places wait for: each is of the columns of one
-    tile, and begins a run of memory. What the processor looks ahead hides the wait of short ones.
-    """
-    cost, machine = price(kernel, schedule, target, ROUGH), target.profile
-    written = [s for s in kernel.every if isinstance(s.form, Accumulate)]
-    places = sum(elements(s.extents) for s in written) / max(1, elements(kernel.outer))
-    visits = places * prod(tile_counts(kernel, schedule.tile))
-    if not visits:
-        return cost.ns
-    size = max(map(size_bytes, kernel.reads), default=0)
-    memory = next(m for m in machine.memories if size <= m.bytes // m.cores or not m.bytes)
-    ahead = WINDOW * machine.rate("unit", "scalar")
-    return cost.ns + visits * memory.latency * min(1.0, cost.arithmetic / visits / ahead)
 
 
 def on_threads(

@@ -12,6 +12,8 @@ NATIVE = "native"
 # Strides up to which backends load whole vectors and pick lanes: a gather costs about ten loads.
 MOST_PICKED = 4
 
+MASKED = 64  # bytes of a vector of processors that have registers for masks
+
 
 @frozen
 class Target:
@@ -43,6 +45,11 @@ class Target:
     def profile(self) -> Machine:
         """The numbers of the processor."""
         return self.machine or like(self.cpu, self.name)
+
+    @property
+    def masks(self) -> bool:
+        """Whether it has registers for masks; else a store under one takes long."""
+        return self.vector >= MASKED
 
     def on(self, machine: Machine) -> Target:
         """The same code for a machine: its caches and its numbers."""

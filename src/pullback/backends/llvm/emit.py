@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.memory import MASKED, SAFE, Memory
+from pullback.backends.llvm.memory import SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
@@ -415,7 +415,7 @@ class Function:
             self._repeat(lo, middle, span, trip is not None, main, stmt, stmt.unroll)
         rest = None if trip is None else trip % span
         more = span if rest is None else rest
-        if b.module.target.vector < MASKED and more > lanes.count:
+        if not b.module.target.masks and more > lanes.count:
             # Stores under masks take long: no more than the last vector has one.
             length = b.binary("sub", hi, middle) if rest is None else const(rest, "i64")
             begin, middle = middle, b.binary("add", middle, self._whole(length, lanes.count))

@@ -23,7 +23,6 @@ from pullback.ir.target import MOST_PICKED
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"
-MASKED = 64  # bytes of a vector of processors that have registers for masks
 
 
 class Memory:
@@ -351,8 +350,7 @@ class Memory:
         Zen 3, six lanes of eight: 6.8 ns under a mask, 0.9 as four and two. LLVM 22 stores a
         narrowed vector under a constant mask of one lane too wide.
         """
-        masks = self.b.module.target.vector >= MASKED
-        every = (1,) if masks else range(1, lanes)
+        every = (1,) if self.b.module.target.masks else range(1, lanes)
         return next((n for n in every if mask == prefix_mask(n, lanes)), 0)
 
     def _store_first(self, value: Val, first: int, to: Val, reverse: bool, align: int) -> None:

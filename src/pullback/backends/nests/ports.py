@@ -56,12 +56,16 @@ class Ports:
 
 @dataclass(slots=True)
 class Lane:
-    """A loop in lanes: what differs between them, how many they are, groups side by side."""
+    """A loop in lanes: what differs between them, how many they are, groups side by side.
+
+    `masked`: the share of groups under a mask; `stores`: instructions that store a group.
+    """
 
     varying: Varying
     count: int
     groups: int
     masked: float = 0.0
+    stores: float = 1.0
 
 
 @dataclass(slots=True)
@@ -272,7 +276,7 @@ class Reader:
         if stride in (1, -1):
             parts = max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))
             across = 1 + self.crossing(array, offset) / 2
-            ports.store += count * parts * across * self.scaled("store")
+            ports.store += count * parts * lane.stores * across * self.scaled("store")
             half = array.dtype.is_float and array.dtype.itemsize == 2
             ports.shuffle += count * (half + (stride == -1)) * self.scaled("shuffle")
         else:
@@ -297,6 +301,13 @@ class Reader:
         steps = [form.const, *(c for a, c in form.terms if isinstance(a, Var) and a.hi > a.lo)]
         whole = all(s * size % LINE in (0, size * (s == 1)) for s in steps)
         return 0.0 if whole else min(1.0, self.target.vector / LINE)
+
+
+def stored_in(target: Target, last: int | None) -> int:
+    """Instructions that store so many last lanes: powers of two of them, one under a mask; None:
+    it is not known when the code is made how many they are.
+    """
+    return 1 if target.masks or not last else last.bit_count()
 
 
 def _quotient(e: E.FloorDiv | E.Mod) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
-from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked
+from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked, stored_in
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.regions import Place, Region, Spent, of_data
 from pullback.backends.nests.reuse import (
@@ -356,7 +356,8 @@ class Walk:
         level = Level(max(1.0, turns / block))
         self.bind(s, lo, level, turns, int(block))
         masked = (turns % count > 0) / groups if short or tiled else 0.0
-        lane = Lane(varying, count, groups, masked)
+        last = stored_in(self.target, None if trip.terms else int(turns % count))
+        lane = Lane(varying, count, groups, masked, 1 + masked * (last - 1))
         if short or tiled:
             before = region.ports.across
             region.ports.across = 0.0
@@ -376,7 +377,8 @@ class Walk:
             tail = self.region(path, rest, executions)
             tail.ports.scalar += self.reader.unit("turn")
             at = len(self.regions)
-            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, 1.0)))
+            stores = 1 + (last - 1) / rest
+            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, 1.0, stores)))
             for one in self.regions[at - 1 :] if whole else ():
                 one.accesses.clear()
                 one.ports.across = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, prod
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
@@ -68,6 +69,7 @@ KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 
+@lru_cache(maxsize=64)
 def price(kernel: Kernel, schedule: Schedule, target: Target, samples: int = SAMPLES) -> Price:
     """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
     return nest_price(lowered(kernel, whole(kernel, schedule, target)), target, samples)

@@ -201,8 +201,10 @@ def missed(
         now = max(before, size)
         first[key] = now
         if now > before:
-            leaps = access.leaps(level, place is not None) * (now - before) / now
-            misses[access] = Miss((now - before) * executions, leaps * executions)
+            share = (now - before) / now * executions
+            waited = line == LINE and not access.write
+            leaps = access.leaps(level, place is not None) if waited else 0.0
+            misses[access] = Miss(now * share, leaps * share)
     return misses
 
 

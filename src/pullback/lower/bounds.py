@@ -131,11 +131,15 @@ def settled(exact: Region, regions: Iterable[Region]) -> dict[Expr, bool]:
 
 
 def assuming(stage: Stage, known: Mapping[Expr, Expr]) -> Stage:
-    """`stage` where nodes in its body have the forms `known`."""
+    """`stage` where nodes in its body have the forms `known`, and what follows from them."""
     if not known:
         return stage
     forms: dict[Node, Node] = dict(known.items())
-    return replace(stage, body=E.rewritten(stage.body, lambda _: None, forms))
+    return replace(stage, body=E.rewritten(stage.body, _settled, forms))
+
+
+def _settled(node: Node) -> Node | None:
+    return folded(node) if isinstance(node, E.And | E.Or | E.Xor | E.If) else None
 
 
 def _later(first: Expr, second: Linear) -> Expr:

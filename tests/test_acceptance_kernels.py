@@ -59,6 +59,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = 
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_linear_bias_activation_is_one_launch(name: str) -> None:
     own, plain = ACTIVATIONS[name]
@@ -218,7 +219,7 @@ def no_table(program: Executable, length: int, scratch: int) -> None:
         assert program.memory.arena_bytes < 4 * length * length
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_forward_is_one_launch(length: int, causal: bool) -> None:
@@ -232,7 +233,7 @@ def test_attention_forward_is_one_launch(length: int, causal: bool) -> None:
         assert program.bytes_moved == 4 * size(1, 2, length, 16)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_backward_keeps_no_table(length: int, causal: bool) -> None:
@@ -349,7 +350,7 @@ CHAINS = 1000
 BATCH = 50
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("batch", range(CHAINS // BATCH))
 def test_chains_of_views_add_no_kernel(batch: int) -> None:
     x, y = normal(4, 6, seed=1), normal(3, 5, seed=2)

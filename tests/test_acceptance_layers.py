@@ -70,7 +70,7 @@ def heavy(program: Executable) -> list[Kernel]:
     return [k for k in program.kernels if any(math.prod(s.shape) > 3 for s in k.stages)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_joins_the_linear_before_it(name: str) -> None:
     act, equation = ACTIVATIONS[name]
@@ -83,6 +83,7 @@ def test_an_activation_joins_the_linear_before_it(name: str) -> None:
     np.testing.assert_allclose(found[~ends], equation(y)[~ends], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["relu", "gelu", "mish", "softplus", "elu_0.7", "hardswish"])
 def test_dropout_joins_an_activation_forward_and_backward(name: str) -> None:
     act = ACTIVATIONS[name][0]

@@ -128,6 +128,7 @@ def reference_net(state: dict[str, Array], batches: Any, steps: int) -> dict[str
     return p
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("constant", [True, False])
 def test_net_ends_at_the_parameters_of_numpy(constant: bool) -> None:
     model = net()

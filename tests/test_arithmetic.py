@@ -152,7 +152,7 @@ def shifted(a: Array, b: Array, left: bool) -> Array:
     return out
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: np.dtype(k).name)
 def test_shifts_by_any_count(kind: Any, backend: str) -> None:
@@ -215,6 +215,7 @@ ZEROS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", FLOATS, ids=lambda k: np.dtype(k).name)
 def test_signs_of_zeros(kind: Any, backend: str) -> None:

@@ -224,7 +224,7 @@ def test_what_the_namespace_says() -> None:
 # --- values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_elements(shape: tuple[int, ...]) -> None:
     x, y = normal(*shape), normal(*shape, seed=1)

@@ -62,7 +62,7 @@ def test_kernels_agree(name: str) -> None:
     agree(name, "kernels")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @needs_c
 @pytest.mark.parametrize("name", SOME)
 def test_c_agrees(name: str) -> None:
@@ -103,7 +103,7 @@ def worst_errors(backend: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @needs_c
 @needs_c
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])

@@ -156,6 +156,7 @@ def states(folder: Path) -> list[tuple[str, int, str, str]]:
             for r in facts["state"]]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_training_loop_from_c(folder: Path, inside: Path) -> None:
     command = ["./main", "weights.safetensors"]
     done = subprocess.run(command, cwd=inside, capture_output=True, check=False)

@@ -147,6 +147,7 @@ def test_files_without_a_compiler(path: Path, tmp_path: Path) -> None:
     tried(path, tmp_path)
 
 
+@pytest.mark.sampled(2)
 @needs_cc
 @pytest.mark.parametrize("copied", [False, True])
 def test_more_axes_than_offsets_can_say_are_copied(copied: bool, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_objects_and_archives(tmp_path: Path, end: str) -> None:
         near(got, want, name)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_what_is_exported(home: Path, tmp_path: Path) -> None:
     if shutil.which("nm") is None:

@@ -226,13 +226,14 @@ def eval_size(text: str, known: dict[str, int]) -> int:
     return int(made(**wanted).shape[0])
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @needs_cc
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_in_expressions(name: str, tmp_path: Path) -> None:
     tried(tmp_path, name)
 
 
+@pytest.mark.sampled(5)
 @linux
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", CASES)

@@ -60,7 +60,7 @@ def derived(name: str) -> tuple[list[Definition], list[Definition], list[Value]]
     return forward, [d for d in topological(found) if d not in forward], inputs
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_gradient_is_bounded(name: str) -> None:
     """At most four times the forward's flops; of a copy, two additions for every read."""

@@ -39,6 +39,7 @@ def values_of(case: C.Case, sizes: Mapping[Dim, int] | None = None) -> Arrays:
     }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_differences(name: str) -> None:
     case = CASES[name]

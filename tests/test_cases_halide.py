@@ -360,7 +360,7 @@ def test_ties() -> None:
     check(lambda x: pb.amax(x, axis=0) * pb.amin(x, axis=0), draw(1, 4, 3))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("zeros", [0, 1, 2, 3])
 def test_products_with_zeros_are_exact_in_every_order(zeros: int) -> None:
     values = np.array([2.0, -3.0, 0.5, 4.0])
@@ -441,6 +441,7 @@ def distance(found: Array, exact: Array) -> float:
     return float(np.max(gap / np.spacing(np.abs(rounded[finite]))))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.parametrize("name", NUMPY)
 def test_accuracy(name: str, kind: Any) -> None:

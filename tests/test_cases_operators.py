@@ -172,6 +172,7 @@ def checked(name: str) -> tuple[Checker, Report]:
     return checker(name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_derivatives(name: str) -> None:
     _, report = checked(name)

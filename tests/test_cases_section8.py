@@ -365,6 +365,7 @@ def checked(name: str) -> tuple[Checker, Report, Sequence[Array]]:
     return made, report, inputs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPS)
 def test_values_and_derivatives(name: str) -> None:
     """Beside NumPy; by differences and by ``<J v, h> = <v, J' h>``."""

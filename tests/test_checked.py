@@ -270,7 +270,7 @@ def test_integers_by_zero_and_negative_powers_are_told(name: str) -> None:
     assert caught.value.code == "E702" and "test_checked.py" in str(caught.value)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_divides_by_nothing_is_what_it_was(name: str) -> None:
     function, x, y = WHOLE[name]

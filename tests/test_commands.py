@@ -148,6 +148,7 @@ def test_every_command_has_its_uses() -> None:
     assert sorted(USES) == NAMES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_help_has_an_example_and_the_common_options(name: str) -> None:
     shown = call(name, "--help")
@@ -157,7 +158,7 @@ def test_help_has_an_example_and_the_common_options(name: str) -> None:
     assert "--json" in shown.output and "--quiet" in shown.output
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("name", NAMES)
 def test_json_is_one_object_a_line(name: str) -> None:
     done = call(name, *USES[name][0], "--json")
@@ -167,7 +168,7 @@ def test_json_is_one_object_a_line(name: str) -> None:
     assert facts or name == "cache ls"
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("name", NAMES)
 def test_quiet_says_nothing(name: str) -> None:
     done = call(name, *USES[name][0], "--quiet")

@@ -67,7 +67,7 @@ CASES |= {f"{name}()": f for name, f in FUNCTIONS.items()}
 CASES |= {name: lambda z, w, name=name: of(name, z) * w for name in UNARY if name != "sigmoid"}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     found = CASES[name](pb.Complex.of(Z), pb.Complex.of(W))
@@ -81,7 +81,7 @@ def loss(name: str, z: Any, w: Any) -> Any:
     return pb.sum(parts) if isinstance(found, pb.Complex) else np.sum(parts)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", [n for n in CASES if n not in UNARY])
 def test_gradients_point_uphill(name: str) -> None:
     """``df/dx + i df/dy``, in a compiled function of complex arguments."""
@@ -202,7 +202,7 @@ def test_both_parts_are_one_program() -> None:
     assert compiled_programs() == count + 1
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", MATHS)
 def test_branch_cuts_are_those_of_c(name: str) -> None:
     ends = [complex(a, b) for a in ENDS for b in ENDS if np.isfinite(a) != np.isfinite(b)]
@@ -217,7 +217,7 @@ def test_branch_cuts_are_those_of_c(name: str) -> None:
         assert close(own.imag, theirs.imag, scale, signs), (z, own, theirs)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", [*MATHS, "log1p", "sign", "square", "reciprocal", "sigmoid"])
 def test_gradients_on_the_axes(name: str) -> None:
     """Where a part is 0 the other still has its slope: ``conj(f'(z))`` of a holomorphic f."""

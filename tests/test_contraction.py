@@ -138,7 +138,7 @@ def test_words(
     agree(one, routine, given, {}, native=True, scalar=False, tolerance=tolerance)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[1], PAIRS[4]], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_words_in_the_interpreter(pair: Pair, layout: str) -> None:
@@ -270,6 +270,7 @@ def test_a_dequantised_side_keeps_its_columns_in_lanes() -> None:
     assert start(one, HOST).steps[0].vector == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 def test_threads_do_not_change_bits(kind: str) -> None:
     rng = np.random.default_rng(5)

@@ -100,7 +100,7 @@ def rnn_in_numpy(h: Array, xs: Array, w: Array) -> tuple[float, list[Array]]:
     return value, [dh, dxs, dw]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [0, 1, 7, 100])
 def test_scan(count, mode):
@@ -115,6 +115,7 @@ def test_scan(count, mode):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("steps", [range(0), range(1), range(3, 17, 2), range(5, 0, -1)])
 def test_loop(steps):
     def body(i: Any, c: Any, w: Any) -> Any:
@@ -134,6 +135,7 @@ def test_loop(steps):
     same(partial(partial, looped), unrolled, normal(4), normal(4, seed=1))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bound", [40, None])
 @pytest.mark.parametrize("limit", [0.0, 2.0, 20.0])
 def test_while_loop(limit, bound):
@@ -316,7 +318,7 @@ def test_a_feeder_that_ends_the_loop(batches, mode):
     np.testing.assert_allclose(found.numpy(), eager(unrolled, w)[1][0], rtol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["scan", "while_loop"])
 @pytest.mark.parametrize("batches", range(0, 9, 2))
 def test_a_feeder_ends_all_chunks_of_a_loop(kind, batches):
@@ -510,6 +512,7 @@ def test_cells_through_a_scan_equal_those_of_torch(kind):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_code_size_does_not_depend_on_the_trip_count():
     for mode in MODES:
         sizes = []
@@ -529,6 +532,7 @@ def test_a_scan_writes_a_row_a_step():
     assert 0 < stores[1] < 1.5 * stores[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("batch", "mode", "late"), [(2, "tape", True), (2, "recompute", False), (12, "tape", False)]
 )

@@ -110,7 +110,7 @@ FORMS = [scan, chunks, branch, bounded, unbounded, nested, remade, descent]
 forms = pytest.mark.parametrize("f", FORMS, ids=lambda f: f.__name__)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @forms
 def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.vmap(f))(X), each(f, X))
@@ -119,7 +119,7 @@ def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.grad(lambda x: pb.sum(pb.vmap(f)(x))))(X), wanted)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @forms
 def test_second_order_of_many_at_once(f: Function) -> None:
     """Hessians, and products with them of every sample; the dot product both ways."""
@@ -140,7 +140,7 @@ def test_second_order_of_many_at_once(f: Function) -> None:
     np.testing.assert_allclose((up - down) / (2 * step), hessians[0] @ x[1], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("backend", BACKENDS)
 @forms
 def test_forward_mode_is_the_transpose_on_both_backends(f: Function, backend: str) -> None:
@@ -178,6 +178,7 @@ def test_jacobians_and_heads_inside_a_program(backend: str) -> None:
 TRIPS = np.array([0, 1, 7, 40])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [None, 100])
 def test_each_sample_takes_its_own_number_of_steps(most: int | None) -> None:
     def steps(a: Any, n: Any) -> Any:
@@ -264,6 +265,7 @@ def test_what_is_the_same_for_all_samples_is_computed_once() -> None:
     assert program.program.memory.arena_bytes < SAMPLES * 50 * 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jit", [False, True])
 def test_random_numbers_differ_by_sample(jit: bool) -> None:
     shape = (40,)
@@ -378,7 +380,7 @@ ORDERS: dict[str, Callable[[Function], Function]] = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("steps", [0, 1, 7, 100])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_loop_without_a_bound_equals_the_unrolled_one(order: str, steps: int) -> None:

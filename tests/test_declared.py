@@ -178,7 +178,7 @@ MADE = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("name", MADE)
 def test_sizes_one_off(name: str) -> None:
     """A coded error at this line, or a result of the declared shape; never a fault of another."""

@@ -139,6 +139,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_jacobians_equal_their_rows(name: str) -> None:
     x = pb.tensor(draw(3, 4, 3))
@@ -418,6 +419,7 @@ SPARSE = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_jacobians(name: str) -> None:
     f, shape, count = SPARSE[name]

@@ -179,6 +179,7 @@ def test_derivatives_are_transposes(name: str) -> None:
     assert np.isclose(sum(a for a, _ in pairs), sum(b for _, b in pairs), rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_equal_finite_differences(name: str) -> None:
     """Of the sum over ranks of what each rank differentiates; the second derivative too."""

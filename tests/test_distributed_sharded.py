@@ -141,6 +141,7 @@ def same(found: End, wanted: End) -> None:
 CASES = [pytest.param(ranks, name, marks=pytest.mark.slow) for ranks in (1, 3, 4) for name in WAYS]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("ranks", "name"), [*[(2, name) for name in WAYS], *CASES])
 def test_the_bits_of_whole_states_in_a_part_of_their_memory(ranks: int, name: str) -> None:
     whole = threads(ranks, lambda group: trained(group, WAYS[name], False))
@@ -163,6 +164,7 @@ def test_every_optimiser_that_is_element_by_element(name: str) -> None:
     same(parts[1], whole[1])
 
 
+@pytest.mark.slow
 def test_in_checked_memory() -> None:
     found = threads(2, lambda group: trained(group, adamw, True, options=CHECKED, steps=2))
     same(found[0], threads(2, lambda group: trained(group, adamw, True, steps=2))[0])
@@ -322,6 +324,7 @@ def test_norms_and_values(order: float) -> None:
 # --- beside the program --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parts_are_begun_within_the_backward_and_gathered_at_the_end() -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 33), nn.Tanh(), nn.Linear(33, 17), nn.Linear(17, 17))
@@ -332,6 +335,7 @@ def test_parts_are_begun_within_the_backward_and_gathered_at_the_end() -> None:
     assert calls[:last].count("all_gather") >= 2
 
 
+@pytest.mark.slow
 def test_an_optimiser_of_matrices_beside_one_in_parts() -> None:
     """Parameters that are in no part have whole gradients."""
 

@@ -64,6 +64,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_call_that_waits_gives_what_its_definition_gives(name: str) -> None:
     operation = OPERATIONS[name]

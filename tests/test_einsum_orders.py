@@ -75,7 +75,7 @@ BACKENDS += [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("formula", "backend"), BACKENDS)
 def test_formulas(formula: str, backend: str) -> None:
     given = drawn(formula)

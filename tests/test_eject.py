@@ -182,6 +182,7 @@ print(len(good))
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "flags", [(), ("-march=native", "-fopenmp", "-fwrapv")], ids=["plain", "all"]
 )

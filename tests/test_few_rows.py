@@ -42,6 +42,7 @@ def ahead(routine: Routine) -> list[Prefetch]:
     return [s for s in all_of(routine.body) if isinstance(s, Prefetch)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 3, 8, 13, 16])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:

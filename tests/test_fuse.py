@@ -384,6 +384,7 @@ def clipped(updates: int) -> tuple[Graph, list[Variable]]:
     return Graph(tuple(graphs.sgd(owners, parts))), owners
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("updates", [2, 5, 100])
 def test_updates_of_any_extents_are_parts_of_one_launch(updates: int) -> None:
     graph, owners = clipped(updates)

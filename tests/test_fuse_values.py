@@ -42,6 +42,7 @@ def test_chosen_outer_axes(name: str) -> None:
     compare(graph, fuse(graph, TARGET))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STEPS)
 def test_every_candidate(name: str) -> None:
     graph = STEPS[name]()

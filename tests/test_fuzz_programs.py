@@ -39,7 +39,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
     assert check_native([check_program(1213)]) == []
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     "seed",
     [

@@ -85,7 +85,7 @@ def test_a_file_of_the_package_is_read(tmp_path: Path) -> None:
         assert off <= error, (name, off)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", *BLOCKS])
 def test_products_of_blocks(kind: str, tmp_path: Path) -> None:
     """One row and several, of more rows of weights than a panel: to 1e-6 of the terms' sizes; rows

@@ -102,7 +102,7 @@ SEEDS = [(n, d) for d in HALVES for n in range(8)]
 SEEDS += [(n, d) for d in ("float32", "float64") for n in range(3)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("seed", "dtype"), SEEDS)
 def test_bits_do_not_depend_on_who_looks(seed: int, dtype: str) -> None:
     """Eager, with every intermediate computed, kept by jit, and as one program."""
@@ -153,6 +153,7 @@ def test_sums_are_rounded_whoever_reads_them(fold: Callable[..., Any], dtype: st
     assert bits(pb.jit(lambda a, b: run(a, b, unseen))(*given)) == lazy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_halves_are_rounded_alike(seed: int, dtype: str) -> None:
@@ -295,6 +296,7 @@ def test_random_numbers_stay_below_one(dtype: str) -> None:
     assert abs(values.mean() - 0.5) < 0.02
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_guards_leave_sums_of_halves(dtype: str) -> None:
     """A padded convolution and its adjoints are plain products, as those of float32 are."""

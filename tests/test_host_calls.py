@@ -64,7 +64,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("backend", EVERY)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_as_on_values(name: str, backend: str) -> None:
@@ -132,7 +132,7 @@ SLOPES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", SLOPES)
 def test_derivatives(name: str) -> None:
     derivatives(SLOPES[name], [definite(4, 4), drawn(4, 2)], compiled=True, second=True)
@@ -148,7 +148,7 @@ def stepped(a: Any, x: Any, method: str) -> Any:
     return pb.loop(5, step, x)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", EVERY)
 def test_in_loops(backend: str) -> None:
     a, x = pb.tensor(definite(24, 24)), pb.tensor(drawn(3, 24))
@@ -161,6 +161,7 @@ def test_in_loops(backend: str) -> None:
     np.testing.assert_allclose(slope(a, x).numpy(), eager, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["tape", "recompute", "sqrt"])
 def test_what_a_loop_keeps(mode: str) -> None:
     """With a tape the backward reads the factors; else it has them computed again."""

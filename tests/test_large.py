@@ -123,7 +123,7 @@ def test_gradients_of_weights_are_in_blocks_as_chosen() -> None:
     assert terms_of(plan) is not None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("layout", "ending"), [("nt", "map"), ("tn", "map"), ("nn", "guest")])
 def test_blocks_of_k_in_the_interpreter(layout: str, ending: str) -> None:
     one = product(65, 18, 9, layout, ending)

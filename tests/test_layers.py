@@ -67,7 +67,7 @@ DERIVED: list[tuple[str, Callable[..., Any], list[Array]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "function", "arrays"), DERIVED, ids=[d[0] for d in DERIVED])
 def test_derivatives(name: str, function: Callable[..., Any], arrays: list[Array]) -> None:
     report = pb.check_grads(function, arrays, layouts=("contiguous",))
@@ -142,6 +142,7 @@ def test_unpooling_puts_back_what_pooling_found() -> None:
     np.testing.assert_array_equal(back[back != 0], x.numpy()[back != 0])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("labels", [[], [2], [1, 1], [1, 2], [2, 1, 2]])
 def test_alignments_are_all_counted(labels: list[int]) -> None:
     """Beside every path of four steps over three classes that gives the labels."""

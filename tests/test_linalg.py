@@ -61,7 +61,7 @@ def test_square_matrices(n: int) -> None:
     assert np.array_equal(upper, np.triu(upper)) and np.abs(lower).max() <= 1.0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize("left", [True, False])
@@ -106,6 +106,7 @@ def test_orthogonal_factors(shape: tuple[int, ...], kind: str) -> None:
         assert np.array_equal(found, np.linalg.matrix_rank(a))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n", [1, 2, 5, 16])
 @pytest.mark.parametrize("kind", ["drawn", "one", "degenerate", "graded"])
 def test_eigenvalues(n: int, kind: str) -> None:
@@ -214,6 +215,7 @@ def test_exponentials() -> None:
          linalg.expm(np.array([[30.0, 1.0], [0.0, 30.0]])), 1e-5)  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", [None, 0, 1, 2, 3, 0.5, -1, -2, np.inf, -np.inf])
 def test_norms_of_vectors(order: Any) -> None:
     x = drawn(3, 4)
@@ -223,6 +225,7 @@ def test_norms_of_vectors(order: Any) -> None:
             near(L.norm(x, order, axis, keep).numpy(), wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf])
 def test_norms_of_matrices(order: Any) -> None:
     x = drawn(3, 4, 5)

@@ -67,6 +67,7 @@ def test_derivatives(name: str) -> None:
     derivatives(function, given, compiled=True, second=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", slow(CASES, FACTORS))
 def test_derivatives_of_values(name: str) -> None:
     function, given = CASES[name]
@@ -116,7 +117,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", BODIES)
 def test_in_loops(name: str) -> None:
     body = BODIES[name]
@@ -184,6 +185,7 @@ def minors(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
                       for j in range(n)] for i in range(n)])  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["auto", "generated"])
 @pytest.mark.parametrize("rank", [5, 4, 3, 2])
 def test_second_derivatives_of_determinants_of_singular_matrices(rank: int, method: str) -> None:
@@ -201,6 +203,7 @@ def test_second_derivatives_of_determinants_of_singular_matrices(rank: int, meth
         np.testing.assert_allclose(second(pb.tensor(a)).numpy(), wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_third_derivatives_of_determinants() -> None:
     draw = np.random.default_rng(0)
     along = pb.tensor(draw.normal(size=(4, 4)))

@@ -207,6 +207,7 @@ def compare(made: Sequence[Maker]) -> None:
                 np.testing.assert_allclose(found.array, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_nests(seed: int) -> None:
     with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llvm_support import HOST, TARGETS, Fenced, load, loop, routine, vector, zero
+from llvm_support import AVX2, HOST, TARGETS, Fenced, load, loop, routine, vector, zero
 from pullback.backends.llvm.emit import emit_routine
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -98,13 +98,14 @@ def test_reversed(kind: DType) -> None:
     fenced_run(lambda v, n: E.Add(E.Add(n, index(-1)), E.negate(v)), kind, HOST, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_strided(kind: DType, stride: int) -> None:
     fenced_run(lambda v, n: E.Mul(v, index(stride)), kind, HOST, stride)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shift", [0, 1, 4, 8])
 @pytest.mark.parametrize("times", [2, 3, 4, 8])
 @pytest.mark.parametrize("kind", [float32, float64, int8], ids=str)
@@ -143,6 +144,35 @@ def halved(value: Expr, levels: int) -> Expr:
         half = E.Mul(value, E.Const(0.5, float32))
         value = E.If(E.Less(V, index(2**k)), value, half)
     return value
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 13, 31, 60])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("kind", [int8, bfloat16, float32, float64], ids=str)
+def test_literal_lengths_either_way(kind: DType, target: Target, n: int) -> None:
+    """The last lanes in parts, along memory and against it, between fences."""
+    x, y, z = (Array(name, kind, n) for name in "xyz")
+    back = E.Add(index(n - 1), E.negate(V))
+    stores = Store(y, V, doubled(Load(x, V))), Store(z, back, doubled(Load(x, V)))
+    made = routine([x, y, z], [vector(V, n, *stores)])
+    call = load([made], target)[0]
+    values = data(kind, n)
+    for at_end in (True, False):
+        source = Fenced(values, at_end)
+        one, other = (Fenced(np.zeros_like(values), at_end) for _ in range(2))
+        call([source.array, one.array, other.array], [])
+        wanted = doubled_array(values).astype(np.float64)
+        np.testing.assert_array_equal(one.array.astype(np.float64), wanted)
+        np.testing.assert_array_equal(other.array.astype(np.float64), wanted[::-1])
+
+
+def test_no_store_of_known_lanes_is_under_a_mask() -> None:
+    """Where a processor has no registers for masks; of unknown lengths the last vector alone is."""
+    x, y = Array("x", float32, 70), Array("y", float32, 70)
+    store = Store(y, V, doubled(Load(x, V)))
+    for length, sizes, times in ((60, [], 0), (SIZE, [SIZE], 1)):
+        text = emit_routine(routine([x, y], [vector(V, length, store, unroll=4)], sizes), AVX2)
+        assert text.count("call void @llvm.masked.store") == times
 
 
 def test_what_both_sides_read_is_computed_once() -> None:
@@ -327,6 +357,7 @@ def totals(count: int, kind: DType, target: Target, beside: bool) -> np.ndarray[
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("kind", [float32, float64, int32], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 15, 16, 17, 33])

@@ -90,6 +90,7 @@ def check(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], kind: DType
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize(("cls", "kind"), CASES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -105,7 +106,7 @@ def test_binary(cls: type[Expr], kind: DType, target: Target) -> None:
         check(found, wanted, node.dtype)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("source", ALL, ids=str)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_cast(source: DType) -> None:

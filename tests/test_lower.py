@@ -367,7 +367,7 @@ def test_updates_in_place() -> None:
     check(kernel((), stage(tripled, ()), stage(later, (), z)), scalar=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("left", ["n", "t"])
 @pytest.mark.parametrize("right", ["n", "t"])
 def test_symbolic_extents(left: str, right: str) -> None:

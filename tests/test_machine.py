@@ -135,7 +135,7 @@ NUMBER = re.compile(r"^(\w+) = ([0-9.e+-]+)$", re.MULTILINE)
 OUTSIDE = ("-1", "1e-300", "1e300", "1" + "0" * 400)  # of what times are made of
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("bad", ("0", "0.5", *OUTSIDE))
 def test_no_number_makes_times_that_cannot_be_worked_out(bad: str) -> None:
     """Of each number of a file: it is refused, or products and sweeps are scheduled by it."""

@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_both_modes_agree(name: str) -> None:
     check_modes(FUNCTIONS[name], draw(1, 4, 5))
@@ -444,6 +444,7 @@ def test_custom_rules_with_static_arguments() -> None:
         assert np.allclose(pb.grad(lambda x, f=f: pb.sum(f(2, x)))(x).numpy(), 3)
 
 
+@pytest.mark.slow
 def test_long_chains() -> None:
     def f(x: Any) -> Any:
         for _ in range(2000):  # beyond Python's recursion limit of 1000

@@ -136,6 +136,7 @@ def test_every_function_of_the_table_is_called_here() -> None:
     assert {*CALLS, *FACTS} == dispatch.FUNCTIONS.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_functions(name: str) -> None:
     for call in CALLS[name]:

@@ -191,6 +191,7 @@ def test_the_mixture_has_the_gradient_in_closed_form() -> None:
     assert np.allclose(slope[3:9], pull.ravel(), atol=1e-13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["scipy_fisher_kpp", "scipy_mixture"])
 def test_examples_find_what_was_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     scipy("optimize")

@@ -71,6 +71,7 @@ def test_small_programs(name: str, warps: Warps) -> None:
     assert warps.fake.launched
 
 
+@pytest.mark.sampled(2)
 @needs_c
 @pytest.mark.parametrize("backwards", [False, True])
 def test_threads_share_sums_tiles_and_tails(warps: Warps, backwards: bool) -> None:
@@ -346,7 +347,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @needs_ptxas
 @pytest.mark.torch  # the stage of the gate that has Triton, whose wheel has ptxas
 @pytest.mark.parametrize("capability", [80, 90, 100])

@@ -373,5 +373,11 @@ def test_lanes_are_vectors() -> None:
 
 def test_lanes_read_only_what_they_take() -> None:
     """A side of a branch that a lane does not take may have no memory."""
-    text = backend_source(LANES["beyond the ends"], np.zeros(4096, "float32"), 0, backend="llvm")
+
+    def shifted(x: pb.Tensor, i: pb.Tensor) -> pb.Tensor:
+        inside = lambda j: (i[j] > 2) & (j > 2)  # noqa: E731
+        return pb.compute((4096,), lambda j: pb.where(inside(j), x[j - 3], 0.0))
+
+    x, i = np.zeros(4096, "float32"), np.zeros(4096, "int32")
+    text = backend_source(shifted, x, i, backend="llvm")
     assert "all(m_" in text and ".s0 ? " in text

@@ -80,7 +80,7 @@ def kernels(function: Callable[..., Any], examples: tuple[Any, ...]) -> str:
     return re.sub(r"\b_*([A-Za-z]\w*?)(_\d+)?\b", r"\1", text)  # names, but for their numbers
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_round_trip_gives_the_same_kernels(name: str, tmp_path: Path) -> None:
     function, *examples = FUNCTIONS[name]

@@ -92,7 +92,7 @@ def test_files_on_every_backend(path: Path, backend: str) -> None:
     compared(path, backend, slopes=True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", QUICK[::3])
 def test_gradients_of_files_on_c(name: str) -> None:
     if why := missing("c"):

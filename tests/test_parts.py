@@ -30,6 +30,7 @@ def scattered(reduce: str, **options: Any) -> Any:
     )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("ordered", [True, False])

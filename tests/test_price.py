@@ -176,6 +176,7 @@ def test_turns_stand_for_all() -> None:
     assert spanned([(4096, 8), (4, 16)], 4) == 8 * 64
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", model.CLASSES)
 def test_the_bound_is_below(kind: str) -> None:
     rng = Random(len(kind))

@@ -48,6 +48,7 @@ def scales_of(w: Any, bits: int, group: int | None) -> Any:
     return np.repeat(largest / (127 if bits == 8 else 7), width, axis=1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rows", "columns", "bits", "group"), SIZES)
 def test_the_error_is_as_stated(rows: int, columns: int, bits: int, group: int | None) -> None:
     W, x = drawn(rows, columns), RNG.normal(size=(2, 3, columns)).astype(np.float32)
@@ -80,6 +81,7 @@ def test_bytes_by_bytes(rows: int, columns: int) -> None:
         assert not wrong, wrong
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", ["c", "kernels", "reference"])
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 6), (4, None)])
 def test_on_other_backends(backend: str, bits: int, group: int | None) -> None:
@@ -98,6 +100,7 @@ def test_extremes_of_bytes() -> None:
     assert int(Q.integer_product(x, w).numpy()[0, 0]) == 128 * 128 * columns < 2**31
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (8, 4), (4, None), (4, 4)])
 def test_derivatives(bits: int, group: int | None) -> None:
     """By activations W, by scales what the integers add up to; beside differences in float64."""

@@ -178,6 +178,7 @@ def _authentic(*change: str) -> Callable[[Path], None]:
     return alter
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "damage",
     [

@@ -297,6 +297,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Callable[..., Any]
 # --- values and derivatives -----------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_cells_are_what_a_loop_makes_them(name: str) -> None:
     function, given, by_cells = CASES[name]
@@ -306,7 +307,7 @@ def test_cells_are_what_a_loop_makes_them(name: str) -> None:
     np.testing.assert_allclose(eager.numpy(), wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("soft-DTW", "by data")])
 def test_derivatives_of_definitions_and_of_the_loop(name: str) -> None:
     """Differences, the dot product and the second order of the steps; the loop's against them."""
@@ -365,6 +366,7 @@ def test_edit_distance_is_of_integers() -> None:
     np.testing.assert_array_equal(pb.jit(edit_distance)(a, b), edit_distance_by_cells(a, b))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["llvm", "reference"])
 def test_symbolic_extents(backend: str) -> None:
     n, m = pb.dim("n", 0, 9), pb.dim("m", 1, 8)
@@ -512,7 +514,7 @@ def test_what_the_backward_keeps_does_not_matter() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
@@ -696,7 +698,7 @@ def test_what_has_no_order_is_refused(name: str) -> None:
     assert "test_recurrences.py" in str(problem.value)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_ones(seed: int) -> None:
     """A share of `scripts/fuzz.py --recurrences`."""

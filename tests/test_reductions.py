@@ -148,7 +148,7 @@ SMOOTH: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_of_both_orders(name: str) -> None:
     report = pb.check_grads(SMOOTH[name], [draw(5, 7)], layouts=SIZES, tolerance=3e-6)

@@ -459,6 +459,7 @@ def longer(e: Any) -> E.Expr:
     return E.Add(E.Mul(e.left, E.Exp(e.right)), E.Mul(e.right, e.left))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [turned, longer])
 def test_a_rule_that_loops_for_ever_is_stopped(function: Callable[[Any], E.Expr]) -> None:
     rule = pb.rules.simplify(E.Mul)(function)

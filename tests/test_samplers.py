@@ -59,7 +59,7 @@ SMOOTH: dict[str, tuple[Callable[..., Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_distributions(name: str) -> None:
     draw, wanted = SMOOTH[name]
@@ -89,6 +89,7 @@ COUNTS: dict[str, tuple[Callable[..., Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [n for n in COUNTS if n != "binomial of many"])
 def test_frequencies(name: str) -> None:
     _frequencies(*COUNTS[name])
@@ -169,6 +170,7 @@ def test_gradients_reach_parameters() -> None:
         np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_shape_of_a_gamma_number_has_an_implicit_gradient() -> None:
     """As the quantile at the same probability moves; of small, usual and large shapes."""
     shapes = np.repeat([0.02, 0.3, 1.0, 2.5, 30.0, 990.0, 1010.0, 1e6], 25)
@@ -239,6 +241,7 @@ def test_refused_by_code() -> None:
         assert caught.value.code == code
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["llvm", "reference", *SLOW])
 def test_numbers_have_the_same_bits_on_every_backend(backend: str) -> None:
     """One program of all: normal numbers of each type, gamma and beta ones; and they are those."""

@@ -75,6 +75,7 @@ def test_reshape_there_and_back_is_the_identity(size: int) -> None:
                 assert e is axis or (extent == 1 and e is index(0)), (shape, middle, e)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", SHAPES)
 def test_reshapes_keep_their_meaning(size: int) -> None:
     for shape in SHAPES[size]:

@@ -133,7 +133,7 @@ def test_rule_fires_and_keeps_values(name: str) -> None:
         assert same(found, e), (e, found)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", RULES.names)
 def test_rule_alone_on_anything(name: str) -> None:
     @QUICK

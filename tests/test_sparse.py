@@ -48,7 +48,7 @@ def same(got: Any, want: Any, most: float = 0.0) -> None:
     assert not len(bad), f"{tuple(bad[0])}: got {got[tuple(bad[0])]}, want {want[tuple(bad[0])]}"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("rows", "columns", "density", "wide"), CASES)
 def test_as_scipy(rows: int, columns: int, density: float, wide: int | None, dtype: str) -> None:
@@ -64,6 +64,7 @@ def test_as_scipy(rows: int, columns: int, density: float, wide: int | None, dty
     same(S.coo_matmul(values, row, indices, pb.tensor(x), rows).numpy(), a @ x, most)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rows", "columns", "density", "wide"), CASES)
 @pytest.mark.parametrize("form", ["csr", "transposed", "coo"])
 def test_derivatives(rows: int, columns: int, density: float, wide: int | None, form: str) -> None:
@@ -115,7 +116,7 @@ def test_differences_and_second_derivatives() -> None:
     same(moved.numpy(), b @ x.numpy(), 1e-13)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("backend", ["c", "kernels", "reference"])
 @pytest.mark.parametrize("wide", [None, 5])
 def test_on_other_backends(backend: str, wide: int | None) -> None:

@@ -333,6 +333,7 @@ def central(n: Any) -> Any:
     return 4.0**n / theirs.binom(2 * n, n)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_orthogonal_polynomials(name: str) -> None:
     wanted, own = POLYNOMIALS[name], getattr(S, name)
@@ -364,6 +365,7 @@ def test_zero_times_a_logarithm_has_a_gradient() -> None:
     np.testing.assert_allclose(by_y, [0.0, 2.0 / 3.0], rtol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 def test_other_floats_are_rounded_once(kind: str) -> None:
     x = pb.tensor(np.linspace(0.3, 6.0, 400), dtype=kind)

@@ -48,6 +48,7 @@ LENGTH = 2**17 + 77
 SHAPES = ((LENGTH,), (3, LENGTH), (LENGTH, 5), (LENGTH // 64, 3, 64), (70, 2000, 3))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", [np.float32, np.float64], ids=lambda k: np.dtype(k).name)
 def test_along_any_axis(shape: tuple[int, ...], kind: Any) -> None:

@@ -227,6 +227,7 @@ SIZED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", SIZED)
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int32"])
 def test_an_extent_is_a_number_of_its_programs(name: str, kind: str) -> None:

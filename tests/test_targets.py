@@ -97,6 +97,7 @@ def run(name: str, **options: Any) -> tuple[Any, Any]:
     return jitted(*given).numpy(), jitted.program
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(not RUNS, reason="another kind of processor")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid):RuntimeWarning")
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -135,7 +136,7 @@ def kernel_text(name: str, target: str) -> str:
     return program.source()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", CROSS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_other_processors_get_objects(name: str, target: str) -> None:

@@ -466,7 +466,7 @@ def test_sorting(size: int, kind: str) -> None:
 KEYS = ["float16", "float32", "float64", "int8", "int32", "int64", "uint16", "bool"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("host", [True, False])
 def test_sorting_in_a_program(kind: str, host: bool) -> None:

@@ -56,6 +56,7 @@ def test_equal_zeros_are_two_inputs() -> None:
     assert pb.grad((a * b + b * c).sum(), b).tolist() == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_long_chain() -> None:
     x = pb.tensor([0.0])
     y = x

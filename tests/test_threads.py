@@ -75,6 +75,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 PARALLEL = frozenset(PROGRAMS) - {"running product"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     """Of one compiled program, on fewer and on more threads than it was compiled for."""
@@ -184,6 +185,7 @@ def test_many_threads_call_programs_that_share_a_pool() -> None:
     assert np.allclose(common(a, b).numpy(), 2 * (a @ b), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_no_update_of_a_state_is_lost_or_seen_half() -> None:
     """Writers take turns; who looks sees a state between two calls, all of it."""
     state = pb.State(pb.zeros((64, 257)))

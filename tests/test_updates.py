@@ -57,7 +57,7 @@ def updated(x: Array, key: tuple[Any, ...], op: str, v: Array) -> Array:
     return found
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("op", ["set", *COMBINED])
 def test_every_operation_at_every_kind_of_index(op: str) -> None:
     x = drawn(4, 6)

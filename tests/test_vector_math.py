@@ -61,6 +61,7 @@ def test_float32_at_a_million_points() -> None:
     check(everything(x), x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_every_16_bit_input(kind: Any) -> None:
     """Computed in float32 and rounded once: 0.5 units and the little that float32 errs."""

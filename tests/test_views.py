@@ -143,6 +143,7 @@ def test_a_place_outside_raises_where_an_axis_for_lanes_was_turned_last() -> Non
     assert "test_views.py" in str(error.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("combiner", ["sum", "max", "min"])
 @pytest.mark.parametrize("kind", ["int64", "int32"])
 def test_spans_between_places(combiner: str, kind: str) -> None:
@@ -202,6 +203,7 @@ def first(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
     return np.asarray(order.take(range(k), axis=axis))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("undefined", [0.0, 0.5, 0.999])

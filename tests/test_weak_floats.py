@@ -36,6 +36,7 @@ OPEN: dict[str, tuple[Body, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["float64", "float32", "float16"])
 def test_it_takes_the_type_of_what_it_meets(kind: str) -> None:
     tolerance = {"float64": 2e-15, "float32": 2e-6, "float16": 4e-3}[kind]

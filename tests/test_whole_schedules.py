@@ -160,7 +160,7 @@ def test_what_is_read_again_is_not_written_past_the_caches() -> None:
     verify_routine(lower(kernel, replace(past, steps=(whole_k,))), "lower")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("seed", range(24))
 def test_any_legal_schedule_means_the_same(seed: int) -> None:
     check_schedule(seed, "llvm")

@@ -174,6 +174,7 @@ def test_a_triangle_takes_linear_work(kind: str) -> None:
         assert cost(made.definitions).executed < 40 * n
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_triangle_in_both_orders(kind: str) -> None:
     report = pb.check_grads(over(kind, "k <= i"), [pb.tensor(1 + 0.1 * draw(N))])
@@ -269,6 +270,7 @@ def ordered(x: Array, largest: bool) -> Array:
     return np.lexsort((np.where(gone, 0, -x if largest else x), gone), axis=-1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("data", ["ties", "NaN", "infinite", "all NaN", "integers"])
 def test_the_largest_few(data: str, largest: bool) -> None:

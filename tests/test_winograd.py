@@ -146,7 +146,7 @@ def check(name: str, shape: tuple[int, ...], kind: str, draw: Any, backend: str 
         assert not (wrong := first_above(got, want, limit)), f"{what} {wrong}"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -479,6 +479,7 @@ def test_a_transform_that_is_there_is_free(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(inputs) == 1, "it is computed once"
 
 
+@pytest.mark.slow
 def test_a_wide_convolution_has_a_lower_price_by_tiles() -> None:
     """64 channels to 64, 28 x 28: a quarter of the products, and what transforms cost beside."""
     x, w = pb.tensor(ones(4, 64, 28, 28)), pb.tensor(ones(64, 64, 3, 3))

@@ -23,9 +23,6 @@ from pullback.lower.patch import patch
 
 # Each piece is code of its own, which takes time to compile.
 MOST_PIECES: Cap = 4
-# Times as many vectors as uncut, which may begin anywhere: 8 + 2 elements are 3 for 2. Zen 3, one
-# thread, 64 x 64 x 64 with zeros around two axes 118 -> 65 us, rolled by 3 168 -> 55.
-MORE_TURNS = 1.5
 MOST_PARTS: Cap = 4  # of the loops around lanes, all together
 
 Within = Mapping[int, tuple[int, int]]  # coordinates of an axis, ``first <= .. < end``
@@ -82,8 +79,10 @@ def _parts(part: StagePart, axes: list[Axis], most: int) -> list[StagePart]:
 
 
 def pieces(bodies: Iterable[Expr], axis: Axis, width: int) -> list[Piece]:
-    """The pieces of `axis`, `width` elements at a time; one where nothing is gained. Without lanes
-    quotients are left as they are: they cost one instruction a row.
+    """The pieces of `axis`, `width` elements at a time; one where nothing is gained: uncut, each
+    vector computes two sides. Without lanes quotients are left: they cost one instruction a row.
+
+    Zen 3, one thread: 64 x 64 x 64 with zeros around two axes 118 -> 65 us, rolled by 3 168 -> 55.
     """
     extent = upper(axis.extent)
     forms = _forms(tuple(bodies), axis, width > 1)
@@ -91,7 +90,7 @@ def pieces(bodies: Iterable[Expr], axis: Axis, width: int) -> list[Piece]:
     for limit in dict.fromkeys(limit for form in forms.values() for limit in form.limits):
         more = sorted({*cuts, limit})
         turns = sum(-(-(b - a) // width) for a, b in pairwise(more))
-        if len(more) <= MOST_PIECES + 1 and turns <= MORE_TURNS * -(-extent // width):
+        if len(more) <= MOST_PIECES + 1 and turns < 2 * -(-extent // width):
             cuts = more
     return [Piece(a, b, _known(forms, a, b)) for a, b in pairwise(cuts)]
 

@@ -6,8 +6,8 @@ import pytest
 
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.ports import WINDOW
-from pullback.backends.nests.price import APART, nest_price
-from pullback.backends.nests.reuse import Access, Level, Miss, missed
+from pullback.backends.nests.price import nest_price
+from pullback.backends.nests.reuse import APART, Access, Level, Miss, missed, spanned
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Add, Mul, index
 from pullback.ir.graph import SUM
@@ -51,6 +51,15 @@ def test_a_few_lines_in_turn_go_on() -> None:
 def test_what_is_at_random_leaps_each_time() -> None:
     assert leaps((100, APART), scattered=True) == 100
     assert leaps((100, APART), (16, 4), scattered=True) == 100
+
+
+def test_windows_that_overlap_fetch_what_is_new() -> None:
+    """A convolution of 7 x 7 at every second place: rows of 916 bytes, 3 channels of 229 rows."""
+    rows, row, channel = 112, 916, 229 * 916
+    windows = (rows, 2 * row), (18, 48), (3, channel), (7, row), (7, 4)
+    assert spanned([(step, turns) for turns, step in windows], 4) < 1.1 * 3 * channel
+    assert leaps(*windows) == rows * 3 * 2
+    assert spanned([(APART, 7), (APART, 9)], 4) == 63 * LINE, "at random nothing overlaps"
 
 
 def at_random(elements: int) -> Miss:

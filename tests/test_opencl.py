@@ -375,7 +375,7 @@ def test_lanes_read_only_what_they_take() -> None:
     """A side of a branch that a lane does not take may have no memory."""
 
     def shifted(x: pb.Tensor, i: pb.Tensor) -> pb.Tensor:
-        inside = lambda j: (i[j] > 2) & (j > 2)  # noqa: E731
+        inside = lambda j: (i[j] > 2) & (j > 2)
         return pb.compute((4096,), lambda j: pb.where(inside(j), x[j - 3], 0.0))
 
     x, i = np.zeros(4096, "float32"), np.zeros(4096, "int32")

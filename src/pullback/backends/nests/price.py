@@ -17,6 +17,7 @@ from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked, s
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.regions import Place, Region, Spent, of_data
 from pullback.backends.nests.reuse import (
+    APART,
     Access,
     Level,
     Miss,
@@ -61,9 +62,6 @@ from pullback.schedule.schedule import Schedule
 
 MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
-# Bytes between values that are data: further than any array is long, so each is a run of its own;
-# odd, so that they share no places of a cache.
-APART = (1 << 40) + 1
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
 Moves = tuple[tuple[tuple[Level, int, float], ...], bool]

@@ -17,6 +17,9 @@ from pullback.machine.machine import LINE, Memory
 
 # Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
 Term = tuple[int, float]
+# Bytes between values that are data: further than any array is long, so each is a run of its own;
+# odd, so that they share no places of a cache.
+APART = (1 << 40) + 1
 # Bytes of the longest step that is fetched ahead whatever the order. Zen 3, ns that four lines of
 # memory take beside 54 of arithmetic, their starts so many bytes apart: 256 4, 512 13, 1024 129,
 # 18 KB 136; of the last-level cache 5, 0, 17, 20 and more.
@@ -87,21 +90,26 @@ class Access:
     def leaps(self, level: Level, whole: bool) -> float:
         """How often it goes to another place in one turn of a loop; with `whole` in all of them.
         Steps of the innermost loop are all alike, but at random; those written out go side by side.
-        A loop around a few lines goes on where each of them was.
+        A loop around a few lines goes on where each of them was. Of windows that overlap from turn
+        to turn only what is new is fetched.
         """
-        steps: dict[int, int] = {}
+        steps = dict.fromkeys(map(id, self.path), 0)
         for at, step, _ in self.terms:
-            steps[id(at)] = steps.get(id(at), 0) + abs(step)
+            steps[id(at)] += abs(step)
         first = self.path.index(level) + (not whole)
         alike = self.depth - (not self.scattered)  # loops from here on do not leap
         run, count = float(self.width), 1.0
         for number in range(len(self.path) - 1, first - 1, -1):
             here = self.path[number]
-            step = steps.get(id(here), 0)
+            step, turns = steps[id(here)], here.turns
+            around = (steps[id(outer)] for outer in self.path[first:number])
+            for onward in around if 0 < step < APART else ():
+                if onward and onward % step == 0:
+                    turns = min(turns, onward // step)
             if step <= max(run, FOLLOWED) and count <= STREAMS:
-                run += step * (here.turns - 1)
+                run += step * (turns - 1)
             elif step and number < alike:
-                count *= here.turns
+                count *= turns
         return count
 
     def within(self, first: int) -> list[Term]:
@@ -114,13 +122,19 @@ def spanned(terms: Iterable[Term], width: int, line: int = LINE) -> float:
     """Bytes of the lines that offsets reach which move by `terms`.
 
     ``8 rows of 4096 bytes, 16 elements of 4 in each  ->  8 lines``
+    ``windows of 7 rows at every second row, 112 of them  ->  229 rows``
     """
     run, count = float(width), 1.0
+    row, rows = 0, 1.0
     for step, turns in sorted(t for t in terms if t[0]):
         if step <= max(run, line):
             run += step * (turns - 1)
+        elif row and step < APART and step % row == 0 and step <= rows * row:
+            rows += step // row * (turns - 1)
         else:
-            count *= turns
+            count *= rows
+            row, rows = step, turns
+    count *= rows
     return count * max(line, run + (line / 2 if count > 1 and run % line else 0))
 
 
@@ -204,7 +218,7 @@ def missed(
             share = (now - before) / now * executions
             waited = line == LINE and not access.write
             leaps = access.leaps(level, place is not None) if waited else 0.0
-            misses[access] = Miss(now * share, leaps * share)
+            misses[access] = Miss(now * share, min(leaps, now / LINE) * share)
     return misses
 
 

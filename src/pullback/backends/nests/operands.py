@@ -138,9 +138,11 @@ def _tiled(
 def _deeper(
     kernel: Kernel, own: Schedule, step: Step, best: Numbers, target: Target
 ) -> Iterator[Numbers]:
-    """The best so far, in blocks of k of another depth."""
-    name = f"terms.{step.lead}"
-    for terms in _blocks(kernel, step, target):
+    """The best so far, in blocks of k of another depth: of what has blocks, twice as deep too."""
+    name, loops = f"terms.{step.lead}", step.loops
+    assert isinstance(loops, TileLoops)
+    twice = () if loops.terms is None else (2 * loops.terms,)
+    for terms in (*_blocks(kernel, step, target), *twice):
         if best.get(name) != terms:
             yield {**best, name: terms}
 

@@ -51,8 +51,9 @@ from pullback.lower.context import (
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
-from pullback.lower.pieces import EVERYWHERE, StagePart, Within, pieces, stage_parts
+from pullback.lower.pieces import EVERYWHERE, Piece, StagePart, Within, pieces, stage_parts
 from pullback.lower.translate import Translator
+from pullback.machine.machine import LINE
 from pullback.schedule.regions import Bound, Region, common
 from pullback.schedule.schedule import SweepLoops
 
@@ -337,6 +338,9 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:
+        turned = None if _cut(part, lane)[1:] else _turned(part, outs, lane)
+        if turned is not None:
+            return _in_squares(part, [o for o in outs if o is not turned], turned, lane)
         return nest([*outs, *overs], _pieces(part, lane))
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)
@@ -350,17 +354,58 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
+def _turned(part: _Part, outs: Nest, lane: NestLoop) -> NestLoop | None:
+    """Of maps in one piece the loop along lines that lanes go across. ``y[i, k] = x[k, i]: i``"""
+    if not lane.whole or lane.most < 2 * part.context.lanes(4):
+        return None
+    loads = [n for n in walk(part.values.bodies) if isinstance(n, Load)]
+    places = [(n.array, linear(n.offset)) for n in loads]
+    for stage in part.stages:
+        home = part.context.homes.get(stage.target)
+        if home is not None:
+            places.append((home.array, written(part.context, stage, part.box.axes)))
+    for array, form in places:
+        if abs(form.of(lane.var)) * array.dtype.itemsize > LINE:
+            return next((o for o in outs if o.whole and abs(form.of(o.var)) == 1), None)
+    return None
+
+
+def _in_squares(part: _Part, outs: Nest, turned: NestLoop, lane: NestLoop) -> Stmts:
+    """A map that turns rows into columns: few lines at a time, all of each.
+
+    ``for i: for k: y[i, k] = x[k, i]  ->  for c: for g: for i in line g: for k in vector c: ..``
+
+    Zen 3, 152 x 128 x 96 turned around, rows 48 KB apart, which share places of both caches: 7.5
+    ms row by row, 1.6 in squares.
+    """
+    context, width = part.context, part.context.lanes(4)
+    body = part.body({})
+    whole = lane.most // width * width
+    across, vectors = in_pieces(context, replace(lane, extent=index(whole), most=whole), width, "c")
+    inner = nest([across, *in_pieces(context, turned, LINE // 4, "g")], _lanes(part, vectors, body))
+    if whole < lane.most:
+        inner += nest([turned], _lanes(part, replace(lane, first=index(whole)), body))
+    return nest(outs, inner)
+
+
 def _pieces(part: _Part, lane: NestLoop) -> Stmts:
     """Maps, each piece of the lanes by itself."""
-    statements: Stmts = []
-    if not lane.whole or len(lane.axes) > 1:
+    cut, statements = _cut(part, lane), Stmts()
+    if not cut:
         return _lanes(part, lane, part.body({}))
-    axis = Axis(lane.axes[0], lane.most)
-    for piece in pieces((s.body for s in part.stages), axis, part.context.lanes(4)):
+    for piece in cut:
         own = replace(lane, first=index(piece.first), extent=index(piece.end))
         known = part.where(piece.known)
         statements += _lanes(known, own, known.body({}))
     return statements
+
+
+def _cut(part: _Part, lane: NestLoop) -> list[Piece]:
+    """The pieces of the lanes; none of what is no whole axis."""
+    if not lane.whole or len(lane.axes) > 1:
+        return []
+    axis = Axis(lane.axes[0], lane.most)
+    return pieces((s.body for s in part.stages), axis, part.context.lanes(4))
 
 
 def _lanes(part: _Part, lane: NestLoop, body: _Body) -> Stmts:

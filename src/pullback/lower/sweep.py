@@ -338,10 +338,11 @@ def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:
-        turned = None if _cut(part, lane)[1:] else _turned(part, outs, lane)
+        own = _cut(part, lane)
+        turned = _turned(part, outs, lane) if len(own) < 2 else None
         if turned is not None:
             return _in_squares(part, [o for o in outs if o is not turned], turned, lane)
-        return nest([*outs, *overs], _pieces(part, lane))
+        return nest([*outs, *overs], _pieces(part, lane, own))
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)
     sides = ((cut.below, lane.first, cut.loop.first), (cut.above, cut.loop.extent, lane.extent))
@@ -388,9 +389,9 @@ def _in_squares(part: _Part, outs: Nest, turned: NestLoop, lane: NestLoop) -> St
     return nest(outs, inner)
 
 
-def _pieces(part: _Part, lane: NestLoop) -> Stmts:
+def _pieces(part: _Part, lane: NestLoop, cut: list[Piece]) -> Stmts:
     """Maps, each piece of the lanes by itself."""
-    cut, statements = _cut(part, lane), Stmts()
+    statements = Stmts()
     if not cut:
         return _lanes(part, lane, part.body({}))
     for piece in cut:

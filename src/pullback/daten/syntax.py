@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from pullback.composite.syntax import Statement
@@ -309,10 +310,7 @@ class Reader:
             self.fail(f"unexpected {rest.split()[0]!r}", entry.start + at, self.end(entry))
         start, end = entry.start + at, self.end(entry)
         parts = rest[match.end() :].split(",")
-        return tuple(
-            self.placed(start, end, lambda p=p: condition(p, self.caller))  # type: ignore[misc]
-            for p in parts
-        )
+        return tuple(self.placed(start, end, partial(condition, p, self.caller)) for p in parts)
 
     def body(self, entry: Entry) -> tuple[str, list[str]]:
         """Code, at the rows and columns where it stands; and what is returned."""

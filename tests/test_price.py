@@ -292,8 +292,8 @@ def test_turns_that_are_alike_are_looked_at_once() -> None:
     routine = lower(kernel, made)
     (loop,) = (s for s in routine.body if isinstance(s, For))
     walker = Walk(routine, TARGET, SAMPLES)
-    walker.values[routine.task] = 0.0
-    groups = walker.alike(loop, 0, 9, SAMPLES)
+    walker.at.values[routine.task] = 0.0
+    groups = walker.at.alike(loop, 0, 9, 1, SAMPLES)
     assert sorted(count for _, count in groups) == [1, 8]
     rough, exact = (nest_price(routine, TARGET, n).ns for n in (ROUGH, SAMPLES))
     assert rough == pytest.approx(exact, rel=0.05)

@@ -74,6 +74,8 @@ class LinearForm(NamedTuple, Generic[A]):
 
     def plus(self, other: LinearForm[A], factor: int = 1) -> Self:
         """``self + factor * other``"""
+        if not other.terms:
+            return self.shifted(factor * other.const).joined()
         coefficients = dict(self.terms)
         for atom, coefficient in other.terms:
             coefficients[atom] = coefficients.get(atom, 0) + factor * coefficient

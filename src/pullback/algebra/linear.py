@@ -8,6 +8,7 @@ reshape, ``(x // c) * c + x % c``, becomes ``x``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Self
 
 from pullback.algebra.affine import LinearForm, factored, to_expr
@@ -68,6 +69,7 @@ class Linear(LinearForm[Expr]):
         return lo, hi
 
 
+@lru_cache(maxsize=4096)
 def linear(root: Expr) -> Linear:
     """The linear form of an int64 expression.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from pullback.config import entity, frozen
@@ -384,6 +385,7 @@ def is_const(e: Expr, value: object) -> bool:
     return isinstance(e, Const) and e.value == value
 
 
+@lru_cache(maxsize=1024, typed=True)
 def index(value: int) -> Const:
     """An int64 literal."""
     return Const(value, int64)

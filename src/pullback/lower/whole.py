@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from pullback.config import Cap, Ints
@@ -79,6 +79,7 @@ SUMS_IN_FLIGHT = 4
 MAPS_IN_FLIGHT: Cap = 2
 
 
+@lru_cache(maxsize=64)
 def scheduled(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     """The whole schedule of `kernel`: the best by the model of costs, but for `choices`.
 

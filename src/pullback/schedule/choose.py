@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from pullback.config import Ints, Pair, frozen
@@ -30,6 +31,7 @@ from pullback.schedule.tiling import Fit, choose_tile, tile_ns
 Choose = Callable[[Kernel, Target], Schedule]
 
 
+@lru_cache(maxsize=64)
 def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     """The schedule of `kernel`: the best by the model of costs, but for `choices`.
 

@@ -27,7 +27,7 @@ from pullback.backends.nests.reuse import (
     stepped,
     translated,
 )
-from pullback.backends.nests.samples import ROUGH, SAMPLES, sampled
+from pullback.backends.nests.samples import ROUGH, SAMPLES, Samples
 from pullback.backends.nests.words import dot_of
 from pullback.cost.price import Price, together
 from pullback.ir import expr as E
@@ -41,7 +41,6 @@ from pullback.ir.nest import (
     Guard,
     Load,
     LoopKind,
-    Native,
     Peek,
     Prefetch,
     Register,
@@ -60,7 +59,6 @@ from pullback.lower.whole import whole
 from pullback.machine.machine import LINE, Memory
 from pullback.schedule.schedule import Schedule
 
-MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
@@ -88,7 +86,7 @@ def walked(walker: Walk) -> None:
         tasks = For(routine.task, index(0), index(routine.tasks), tuple(body))
         body = (tasks, *routine.finish)
     else:
-        walker.values[routine.task] = 0.0
+        walker.at.values[routine.task] = 0.0
         body = (*body, *routine.finish)
     path = (Level(1.0),)
     walker.block(body, walker.region(path, 1.0, 1.0), Place(path))
@@ -102,12 +100,14 @@ class Walk:
         self.facts = Facts()
         self.plan: LanePlan = plan_lanes(routine, target)
         self.reader = Reader(target, self.machine, self.facts)
-        self.values: dict[Var, float] = {}
+        self.at = Samples(self.facts, frozenset(routine.sizes))
+        self.number = self.at.number
         self.moves: dict[Var, Moves] = {}
         self.regions: list[Region] = []
         self.samples = samples
         self.sampled = 1
         self.control: dict[For, frozenset[Node]] = {}
+        self.differing: dict[For, Varying] = {}
 
     def region(self, path: tuple[Level, ...], turns: float, executions: float) -> Region:
         made = Region(path, turns, executions)
@@ -297,7 +297,8 @@ class Walk:
             return
         samples, tasks = [(turns // 2, turns)], s.var is self.routine.task
         if s.var in self.controls(s):
-            samples = self.alike(s, lo, int(turns), SAMPLES if tasks else self.samples)
+            most = SAMPLES if tasks else self.samples
+            samples = self.at.alike(s, lo, int(turns), self.sampled, most)
         executions = region.executions * region.turns
         around, self.sampled = self.sampled, self.sampled * (1 if tasks else len(samples))
         for sample, count in samples:
@@ -321,33 +322,10 @@ class Walk:
             return max(1.0, ceil((s.var.hi + 1 - s.var.lo) / around / s.step))
         return max(0.0, ceil((self.number(s.hi) - self.number(s.lo)) / s.step))
 
-    def alike(self, s: For, lo: float, turns: int, most: int) -> list[tuple[float, float]]:
-        """Turns that stand for all in which the loops inside have as many turns, if so few do."""
-        groups: dict[tuple[float, ...], list[int]] = {}
-        for turn in range(turns if turns <= MOST_ALIKE else 0):
-            self.values[s.var] = lo + turn * s.step
-            groups.setdefault(tuple(self.trips(s.body)), []).append(turn)
-        if not 0 < len(groups) <= most:
-            return sampled(turns, self.sampled, most)
-        return [(float(group[len(group) // 2]), float(len(group))) for group in groups.values()]
-
-    def trips(self, body: Iterable[Stmt]) -> Iterator[float]:
-        """The turns of each loop inside, in the middle of those around it, and what guards say."""
-        for s in body:
-            if isinstance(s, Guard):
-                yield self.number(s.condition)
-            elif isinstance(s, For):
-                lo, hi = self.number(s.lo), self.number(s.hi)
-                yield hi - lo
-                self.values[s.var] = lo + (hi - lo) // 2
-            if isinstance(s, Guard | For):
-                yield from self.trips(s.body)
-
     def lanes(self, s: For, lo: float, turns: float, region: Region, place: Place) -> None:
         """Whole vectors `unroll` at a time, then masked ones; short ones are written out."""
         count = self.plan.loops[s.var]
-        own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
-        varying = Varying(s.var, own)
+        varying = self.varying(s)
         trip = self.facts.form(s.hi).minus(self.facts.form(s.lo))
         short = not trip.terms and turns <= s.unroll * count
         tiled = not trip.terms and self.tiled(s, varying)
@@ -383,6 +361,13 @@ class Walk:
                 one.accesses.clear()
                 one.ports.across = 0.0
 
+    def varying(self, s: For) -> Varying:
+        """What differs between the lanes of a loop."""
+        if s not in self.differing:
+            own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
+            self.differing[s] = Varying(s.var, own)
+        return self.differing[s]
+
     def tiled(self, s: For, varying: Varying) -> bool:
         for inner in statements(s.body):
             if isinstance(inner, Set | Combine) and inner.indices:
@@ -410,7 +395,7 @@ class Walk:
 
     def bind(self, s: For, value: float, level: Level | None, turns: float, block: int = 1) -> None:
         """A variable's value, and how it moves: with its lower bound, and turn by turn."""
-        self.values[s.var] = value
+        self.at.values[s.var] = value
         terms, scattered = self.moved(s.lo)
         if level is not None and level.turns > 1:
             terms += ((level, s.step * block, level.turns),)
@@ -488,49 +473,6 @@ class Walk:
         for node in walk(root):
             if isinstance(node, Load):
                 self.access(node.array, node.offset, region, place, False)
-
-    # -- numbers
-
-    def number(self, e: Expr) -> float:
-        """A value at the samples of the loops around; what is data is in the middle."""
-        form = self.facts.form(e) if e.dtype.is_integer and not e.dtype.is_bool else None
-        if form is not None and (len(form.terms) != 1 or form.terms[0][0] is not e):
-            return form.const + sum(c * self.number(a) for a, c in form.terms)
-        match e:
-            case E.Const():
-                return float(e.value)
-            case Var():
-                return self.values.get(e, e.hi if e in self.routine.sizes else (e.lo + e.hi) / 2)
-            case E.FloorDiv():
-                return self.number(e.left) // (self.number(e.right) or 1)
-            case E.Mod():
-                return self.number(e.left) % (self.number(e.right) or 1)
-            case E.If():
-                return self.number(e.then if self.number(e.condition) else e.otherwise)
-            case Native(name="maximum" | "minimum"):
-                return (max if e.name == "maximum" else min)(map(self.number, e.args))
-        if of_data(e):
-            if not e.dtype.is_bool:
-                return sum(self.facts.interval(e)) / 2
-            refuted = isinstance(e, E.Xor) and not any(isinstance(n, Load) for n in walk(e))
-            return float(not refuted)  # what was looked at before holds
-        return self.condition(e)
-
-    def condition(self, e: Expr) -> float:
-        match e:
-            case E.Less():
-                return float(self.number(e.left) < self.number(e.right))
-            case E.Equal():
-                return float(self.number(e.left) == self.number(e.right))
-            case E.And():
-                return float(self.number(e.left) and self.number(e.right))
-            case E.Or():
-                return float(self.number(e.left) or self.number(e.right))
-            case E.Xor():
-                return float(bool(self.number(e.left)) != bool(self.number(e.right)))
-            case E.Cast():
-                return self.number(e.value)
-        return 1.0
 
     # -- the sum
 

@@ -63,6 +63,7 @@ from pullback.schedule.schedule import Schedule
 from pullback.simplify.guards import conjuncts
 
 
+@functools.lru_cache(maxsize=16)
 def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
     """The nest of a kernel, its loops between the bounds that guards over data leave; sums for
     places that are data in parts.

@@ -76,16 +76,36 @@ class Access:
     write: bool
     scattered: bool
     torn: bool = False
+    # Lengths of steps from the shortest on, each with its turns and its loop's number in `path`.
+    steps: list[tuple[int, float, int]] = field(init=False)
+    alike: tuple[object, ...] = field(init=False)  # of what touches the same: the same
+    known: dict[tuple[int, int], float] = field(init=False)  # spans and crowds, each computed once
 
-    def bytes(self, level: Level, whole: bool, line: int = LINE) -> float:
-        """Bytes of the lines that one turn of a loop touches; with `whole` all of its turns."""
+    def __post_init__(self) -> None:
+        places = {id(level): number for number, level in enumerate(self.path)}
+        own = [(places[id(at)], step, n) for at, step, n in self.terms if id(at) in places]
+        self.steps = sorted((abs(step), n, number) for number, step, n in own if step)
+        self.alike = (self.array, *sorted((step, n) for _, step, n in self.terms))
+        self.known = {}
+
+    def bytes(self, first: int, line: int = LINE) -> float:
+        """Bytes of the lines that the loops of its path from the n-th on touch."""
         most = self.array.size * self.array.dtype.itemsize + line
-        return min(self.fetched(level, whole, line), most)
+        return min(self.fetched(first, line), most)
 
-    def fetched(self, level: Level, whole: bool, line: int = LINE) -> float:
+    def fetched(self, first: int, line: int = LINE) -> float:
         """The same, each line as often as it is touched at random."""
-        terms = self.within(self.path.index(level) + (not whole))
-        return spanned(terms, self.width, line)
+        key = first, line
+        if key not in self.known:
+            self.known[key] = spanned(self.within(first), self.width, line)
+        return self.known[key]
+
+    def crowd(self, first: int, way: int) -> float:
+        """How many lines share one place of a cache in the loops from the n-th on."""
+        key = first, -way
+        if key not in self.known:
+            self.known[key] = crowded(self.within(first), self.width, way)
+        return self.known[key]
 
     def leaps(self, level: Level, whole: bool) -> float:
         """How often it goes to another place in one turn of a loop; with `whole` in all of them.
@@ -93,17 +113,15 @@ class Access:
         A loop around a few lines goes on where each of them was. Of windows that overlap from turn
         to turn only what is new is fetched.
         """
-        steps = dict.fromkeys(map(id, self.path), 0)
-        for at, step, _ in self.terms:
-            steps[id(at)] += abs(step)
+        steps = [0] * len(self.path)
+        for step, _, at in self.steps:
+            steps[at] += step
         first = self.path.index(level) + (not whole)
         alike = self.depth - (not self.scattered)  # loops from here on do not leap
         run, count = float(self.width), 1.0
         for number in range(len(self.path) - 1, first - 1, -1):
-            here = self.path[number]
-            step, turns = steps[id(here)], here.turns
-            around = (steps[id(outer)] for outer in self.path[first:number])
-            for onward in around if 0 < step < APART else ():
+            step, turns = steps[number], self.path[number].turns
+            for onward in steps[first:number] if 0 < step < APART else ():
                 if onward and onward % step == 0:
                     turns = min(turns, onward // step)
             if step <= max(run, FOLLOWED) and count <= STREAMS:
@@ -114,8 +132,7 @@ class Access:
 
     def within(self, first: int) -> list[Term]:
         """What its offset moves by in the loops of its path from the n-th on."""
-        inner = set(map(id, self.path[first:]))
-        return [(abs(step), n) for at, step, n in self.terms if id(at) in inner]
+        return [(step, n) for step, n, at in self.steps if at >= first]
 
 
 def spanned(terms: Iterable[Term], width: int, line: int = LINE) -> float:
@@ -158,8 +175,8 @@ def union(accesses: Iterable[Access], level: Level, line: int = LINE) -> dict[Ar
     """Bytes of each array that one turn of a loop touches."""
     alike: dict[tuple[object, ...], float] = {}
     for access in accesses:
-        key = access.array, tuple(sorted((s, n) for _, s, n in access.terms))
-        alike[key] = max(alike.get(key, 0.0), access.bytes(level, False, line))
+        size = access.bytes(access.path.index(level) + 1, line)
+        alike[access.alike] = max(alike.get(access.alike, 0.0), size)
     spans: dict[Array, float] = {}
     for (array, *_), size in alike.items():
         assert isinstance(array, Array)
@@ -173,18 +190,17 @@ def fitting(access: Access, capacity: float, way: int, line: int = LINE) -> int 
     for number, level in enumerate(access.path):
         if level.footprint(line) > capacity:
             continue
-        inner = access.within(number + 1)
-        if not way or crowded(inner, access.width, way) <= capacity / way:
+        if not way or access.crowd(number + 1, way) <= capacity / way:
             return number
     return None
 
 
-def _kept(access: Access, level: Level, capacity: float, line: int) -> bool:
+def _kept(access: Access, number: int, capacity: float, line: int) -> bool:
     """Whether a line at random is there when it is touched again: all that is touched until then
     fits. ``4 KB of 400 KB a turn, beside 4 KB of another array: after 100 turns, 800 KB``
     """
-    turns = access.array.size * access.array.dtype.itemsize / access.bytes(level, False, line)
-    return turns * level.footprint(line) <= capacity
+    turns = access.array.size * access.array.dtype.itemsize / access.bytes(number + 1, line)
+    return turns * access.path[number].footprint(line) <= capacity
 
 
 def missed(
@@ -203,12 +219,13 @@ def missed(
         place = fitting(access, capacity, way, line)
         if place == 0:
             continue
-        level = access.path[-1] if place is None else access.path[place]
+        number = len(access.path) - 1 if place is None else place
+        level, inner = access.path[number], number + (place is None)
         executions = 1.0
-        for outer in access.path[: -1 if place is None else place]:
+        for outer in access.path[:number]:
             executions *= outer.turns * outer.share
-        again = access.scattered and not _kept(access, level, capacity, line)
-        size = (access.fetched if again else access.bytes)(level, place is not None, line)
+        again = access.scattered and not _kept(access, number, capacity, line)
+        size = (access.fetched if again else access.bytes)(inner, line)
         executions *= level.share * (level.turns if place is None else 1.0)
         key = access.array, id(level), access.write
         before = first.get(key, 0.0)

@@ -203,3 +203,12 @@ def test_heads_of_queries_share_keys(causal: bool) -> None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
     beside_eager(run, real(2, 6, 5, 4), real(2, 2, 5, 4), real(2, 2, 5, 4), rounding=1e-7)
+
+
+def test_attention_keeps_the_logarithms_of_its_sums() -> None:
+    """What eager's forward leaves for a backward is what ours leaves, and fits either."""
+    pair = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    q, k, v = (torch.randn(2, 3, n, 8) for n in (5, 7, 7))
+    run = compiled(lambda q, k, v: pair(q, k, v, scale=0.5))
+    for own, eager in zip(run(q, k, v), pair(q, k, v, scale=0.5), strict=True):
+        torch.testing.assert_close(own, eager)

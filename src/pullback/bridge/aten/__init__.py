@@ -2,6 +2,7 @@
 
 from pullback.bridge.aten import (
     algebra,
+    attention,
     bags,
     elementwise,
     encoders,
@@ -24,6 +25,7 @@ __all__ = [
     "REFUSES",
     "RULES",
     "algebra",
+    "attention",
     "bags",
     "elementwise",
     "encoders",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,57 +90,3 @@ def convolution_backward(
     channel = head.ndim - (w.ndim - 2) - 1
     rest = tuple([n for n in range(head.ndim) if n != channel])
     return dx, dw, pb.sum(head, axis=rest) if mask[2] else None
-
-
-# --- attention: the pair that PyTorch has for processors ------------------------------------------
-
-
-def _scores(q: Any, k: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-    by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = pb.matmul(q, pb.matrix_transpose(k)) * by
-    if causal:
-        rows = pb.expand_dims(pb.arange(q.shape[-2]), axis=1)
-        columns = pb.expand_dims(pb.arange(k.shape[-2]), axis=0)
-        scores = pb.where(columns <= rows, scores, -math.inf)
-    return scores if mask is None else scores + mask
-
-
-def _shared(x: Any, q: Any) -> Any:
-    """Keys or values, each for the heads of queries that share it."""
-    batch, heads, *rest = x.shape
-    if heads == q.shape[1]:
-        return x
-    each = (batch, heads, q.shape[1] // heads, *rest)
-    return pb.reshape(pb.broadcast_to(pb.expand_dims(x, axis=2), each), (batch, -1, *rest))
-
-
-def _no_dropout(*args: Any, **kwargs: Any) -> str | None:
-    share = args[3] if len(args) > 3 else kwargs.get("dropout_p", 0.0)
-    return "dropout inside of attention" if share else None
-
-
-@rule(aten._scaled_dot_product_flash_attention_for_cpu.default, refuses=_no_dropout)
-def attention(
-    q: Any, k: Any, v: Any, dropout_p: float = 0.0, is_causal: bool = False, *,
-    attn_mask: Any = None, scale: float | None = None,
-) -> Any:  # fmt: skip
-    """Attention, and the logarithm of each row's sum of exponentials."""
-    del dropout_p
-    k, v = _shared(k, q), _shared(v, q)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale)
-    return y, pb.logsumexp(_scores(q, k, attn_mask, is_causal, scale), axis=-1)
-
-
-@rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
-def attention_backward(
-    head: Any, q: Any, k: Any, v: Any, y: Any, logsumexp: Any, dropout_p: float,
-    is_causal: bool, *, attn_mask: Any = None, scale: float | None = None,
-) -> Any:  # fmt: skip
-    """The adjoints of queries, keys and values."""
-    del y, logsumexp, dropout_p
-
-    def run(q: Any, k: Any, v: Any) -> Any:
-        k, v = _shared(k, q), _shared(v, q)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale)
-
-    return pulled(run, [q, k, v], head)

@@ -9,7 +9,7 @@ Scores and probabilities are marked never to reach memory. A row with every colu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.errors import DTypeError
@@ -150,10 +150,13 @@ def _stretched(value: Value, index: Index) -> Take:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Attended:
-    """What attention computes: heads side by side, and the weights, which are lazy."""
+    """What attention computes: heads side by side, the weights and, of each row, the logarithm of
+    its sum of exponentials. Both are lazy.
+    """
 
     output: Tensor
     weights: Tensor
+    logs: Tensor
 
 
 def attend(
@@ -176,7 +179,8 @@ def attend(
         table.shape,
         lambda *i: cast(_safe_ratio(mask, at(kept, *i), at(norm, *i[:-1])), query.kind),
     )
-    return Attended(output, weights)
+    logs = make("logs", table.rows, lambda *i: Add(at(top, *i), E.Log(at(norm, *i))))
+    return Attended(output, weights, logs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -323,14 +327,86 @@ def scaled_dot_product_attention(
         >>> F.scaled_dot_product_attention(q, q, q, is_causal=True).shape
         (1, 2, 5, 4)
     """
+    return attended(query, key, value, attn_mask, dropout_p, is_causal, scale).output
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Attended:
+    """The same with what else it computes, over an axis of one head before the positions."""
     kind = common(query, key, value)
     q, k, v = _one_batch(query, key, value, attn_mask)
     size, width = (literal("the features of attention", p.shape[-1:])[0] for p in (q, v))
     used = 1.0 / math.sqrt(max(size, 1)) if scale is None else scale
     mask = with_mask(Mask(causal=is_causal), attn_mask)
     parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))
-    attended = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
-    return attended.output
+    return attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
+
+
+def adjoints(
+    head: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logs: Tensor,
+    mask: Mask, scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The adjoints of queries, keys and values by what attention computed, which is not again.
+
+        p = exp(s - logs),  c[i] = sum[e] g[i, e] y[i, e],  r = p * (sum[e] g[i, e] v[j, e] - c[i])
+        dq[i, e] = sum[j] r k[j, e] / sqrt(E),  dk[j, e] = sum[i] r q[i, e] / sqrt(E)
+        dv[j, e] = sum[i] p g[i, e]
+
+    Shapes: query [b, h, t, e]; key [b, h, s, e]; value [b, h, s, f]; head, output [b, h, t, f];
+        logs [b, h, t].
+    """
+    q, k, v, g, y = (Heads(t.value) for t in (query, key, value, head, output))
+    kind, used = q.kind, 1.0 / math.sqrt(max(q.size, 1)) if scale is None else scale
+    table, log = _Table(q, k, mask, used), logs.value
+    scores = table.scores()
+    zero, factor = E.const(0, kind), E.const(used, kind)
+
+    def weight(*i: Expr) -> Expr:
+        power = E.Exp(E.subtract(at(scores, *i), at(log, *i[:-1], to=kind)))
+        condition = mask.condition(i)
+        if mask.added is not None:  # of a row without a column left the logarithm is -inf
+            condition = _both(condition, Less(E.lowest(kind), at(log, *i[:-1], to=kind)))
+        return power if condition is None else If(condition, power, zero)
+
+    def product(a: Heads, b: Heads) -> Callable[..., Expr]:
+        def body(n: Expr, h: Expr, i: Expr, j: Expr, e: Expr) -> Expr:
+            return Mul(a.read((n,), h, i, e), b.read((n,), h, j, e))
+
+        return body
+
+    def level(n: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
+        return Mul(g.read((n,), h, i, e), y.read((n,), h, i, e))
+
+    weights = make("weights", table.shape, weight, keep=NEVER).value
+    pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=NEVER).value
+    levels = make("levels", table.rows, level, over=(v.size,)).value
+
+    def slope(*i: Expr) -> Expr:
+        own = E.subtract(at(pulled, *i), at(levels, *i[:-1]))
+        return Mul(Mul(at(weights, *i), own), factor)
+
+    slopes = make("slopes", table.shape, slope, keep=NEVER).value
+
+    def by_rows(n: Expr, h: Expr, i: Expr, e: Expr, j: Expr) -> Expr:
+        return Mul(at(slopes, n, h, i, j), k.read((n,), h, j, e))
+
+    def by_columns(of: Value, by: Heads) -> Callable[..., Expr]:
+        def body(n: Expr, h: Expr, j: Expr, e: Expr, i: Expr) -> Expr:
+            return Mul(at(of, n, h, i, j), by.read((n,), h, i, e))
+
+        return body
+
+    dq = make("dq", q.value.shape, by_rows, over=(k.length,))
+    dk = make("dk", k.value.shape, by_columns(slopes, q), over=(q.length,))
+    dv = make("dv", v.value.shape, by_columns(weights, g), over=(q.length,))
+    return dq.astype(query.dtype), dk.astype(key.dtype), dv.astype(value.dtype)
 
 
 def _one_batch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> list[Value]:

@@ -24,7 +24,7 @@ def read(value: Any, *at: E.Expr) -> Take:
     return Take(value, at)
 
 
-def table(batch: int, rows: int, terms: int, *, turned: bool) -> Graph:
+def table(batch: int, rows: int, terms: int, *, turned: bool, keep: Keep = Keep.AGAIN) -> Graph:
     """Exponentials of products, and their sums by rows; `turned`: by columns too."""
     q, k = (Variable(n, (batch, rows, terms), float32) for n in "qk")
 
@@ -32,8 +32,8 @@ def table(batch: int, rows: int, terms: int, *, turned: bool) -> Graph:
         return E.Mul(read(q, b, i, e), read(k, b, j, e))
 
     shape = (batch, rows, rows)
-    s = define("s", shape, product, over=(terms,), keep=Keep.NEVER)
-    p = define("p", shape, lambda *i: E.Exp(read(s, *i)), keep=Keep.NEVER)
+    s = define("s", shape, product, over=(terms,), keep=keep)
+    p = define("p", shape, lambda *i: E.Exp(read(s, *i)), keep=keep)
     y = define("y", shape[:2], lambda b, i, j: read(p, b, i, j), over=(rows,))
     z = define("z", shape[:2], lambda b, j, i: read(p, b, i, j), over=(rows,))
     own = (y, z) if turned else (y,)
@@ -47,12 +47,18 @@ def kept(graph: Graph) -> dict[str, Keep]:
 def test_what_two_kernels_read_is_stored() -> None:
     """The last that both read: of a product and its exponential the second."""
     own = kept(table(2, 197, 64, turned=True))
-    assert (own["s"], own["p"]) == (Keep.NEVER, Keep.AUTO)
+    assert (own["s"], own["p"]) == (Keep.AGAIN, Keep.AUTO)
 
 
 def test_what_one_kernel_reads_is_not() -> None:
     graph = table(2, 197, 64, turned=False)
     assert with_stored(graph, ZEN3) is graph
+
+
+def test_never_is_never() -> None:
+    """What a user marks so stays out of memory, whatever it takes."""
+    own = table(2, 197, 64, turned=True, keep=Keep.NEVER)
+    assert with_stored(own, ZEN3) is own
 
 
 def test_what_is_cheap_is_computed_again() -> None:
@@ -124,6 +130,6 @@ def test_adjoints_by_what_was_computed(shape: tuple[int, ...], masked: str) -> N
 
 def test_nothing_is_stored_without_a_reader() -> None:
     x = Variable("x", (3, 4), float32)
-    lone: Definition = define("y", x.shape, lambda *i: E.Exp(read(x, *i)), keep=Keep.NEVER)
+    lone: Definition = define("y", x.shape, lambda *i: E.Exp(read(x, *i)), keep=Keep.AGAIN)
     graph = Graph(((Variable("Y", x.shape, float32), lone),))
     assert with_stored(graph, ZEN3) is graph

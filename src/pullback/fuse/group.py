@@ -18,7 +18,7 @@ from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.dtype import float32
 from pullback.ir.expr import upper
-from pullback.ir.graph import Accumulate, Definition, Keep
+from pullback.ir.graph import Accumulate, Definition
 from pullback.ir.target import Target
 
 # Stages of a kernel: schedules are searched over them.
@@ -273,7 +273,7 @@ def too_large(grouping: Grouping) -> list[Definition]:
     better: dict[Definition, None] = {}
     for node in problem.nodes:
         again = problem.closure[node][:-1]
-        stages = [s for s in again if problem.definition(s).keep is not Keep.NEVER]
+        stages = [s for s in again if not problem.definition(s).unstored]
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
             continue
         group = grouping.groups[node]

@@ -100,7 +100,7 @@ def _may_be_partial(problem: Problem, node: int, stage: int) -> bool:
     machine = problem.scene.machine
     if stage != node and not is_tiny(problem, (node,)):
         return False
-    never = problem.definition(stage).keep is Keep.NEVER
+    never = problem.definition(stage).unstored
     sums = problem.sizes[stage] * float32.itemsize * machine.rate("launch", "partial_tasks")
     return not never and sums <= machine.rate("whole", "first_level")
 

@@ -117,7 +117,7 @@ def inline(outputs: list[Definition], simplify: Simplify, machine: Machine) -> I
         depth = 1 + sum(chain[s] for s in stages)
         work = sum(again[s] for s in stages)
         # To keep a value memory is fetched, written and read again.
-        kept = definition.keep is not Keep.NEVER
+        kept = not definition.unstored
         dear = kept and not is_cheap(work, machine, 3, "memory_sweep")
         apart = definition in fixed or (dear and len({use.user for use in above}) > 1)
         role = Role.NODE if apart else _role(scene, definition, below, above, depth)
@@ -240,7 +240,7 @@ def _role(
     """The cheapest honest place for a definition that is not assigned."""
     facts = scene.facts[definition]
     form = scene.forms[definition]
-    never = definition.keep is Keep.NEVER
+    never = definition.unstored
     product = contraction(definition, form, facts, scene.machine)
     alone = product is not None and product.tall and not never
     if alone or definition.keep is Keep.ALWAYS or isinstance(form, Accumulate):

@@ -20,10 +20,13 @@ from pullback.ir.node import Node, postorder
 
 
 class Keep(Enum):
-    """Whether a definition may, must or must not reach memory; adjoints inherit it."""
+    """Whether a definition may, must or must not reach memory; adjoints inherit it. AGAIN: it is
+    computed again, but where a backend says that storing it takes less and that there is room.
+    """
 
     AUTO = "auto"
     NEVER = "never"
+    AGAIN = "again"
     ALWAYS = "always"
 
 
@@ -139,6 +142,11 @@ class Definition:
     @property
     def dtype(self) -> DType:
         return self.body.dtype
+
+    @property
+    def unstored(self) -> bool:
+        """Whether it is marked to be computed where it is read."""
+        return self.keep is Keep.NEVER or self.keep is Keep.AGAIN
 
     @property
     def extents(self) -> Shape:

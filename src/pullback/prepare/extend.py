@@ -413,6 +413,6 @@ def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:
 def _pays(definition: Definition, old: Take, new: Take, machine: Machine) -> bool:
     """Whether the operand may be copied, and the copy is small beside the products."""
     source = old.source
-    if isinstance(source, Definition) and source.keep is Keep.NEVER:
+    if isinstance(source, Definition) and source.unstored:
         return False
     return _masks_cost(definition, machine, elements(new.source.shape))

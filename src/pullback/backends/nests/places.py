@@ -182,7 +182,7 @@ def _by_place(e: Expr) -> list[int]:
 
 def in_rows(ns: Prices, d: Definition) -> Definition:
     """`d` with the axis that its indices leave alone innermost, in lanes."""
-    if not whole(d) or not is_data(d) or d.keep is Keep.NEVER:
+    if not whole(d) or not is_data(d) or d.unstored:
         return d
     lane = _lane(d)
     return d if lane is None else _Rows(ns, d, lane).made()

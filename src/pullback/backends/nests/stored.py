@@ -1,6 +1,6 @@
 """What several kernels would compute again reaches memory, where that takes less.
 
-    s[i, j] = sum[e] q[i, e] k[j, e]          marked never to reach memory
+    s[i, j] = sum[e] q[i, e] k[j, e]          marked to be computed again
     dq[i, e] = sum[j] s[i, j] k[j, e];  dk[j, e] = sum[i] s[i, j] q[i, e]
     ->  s may be stored: a kernel of rows i and one of rows j would each compute it
 
@@ -26,8 +26,8 @@ MOVES = 3  # of an element that is stored: its line is fetched, written and read
 
 
 def with_stored(graph: Graph, target: Target) -> Graph:
-    """`graph`, whose definitions that are marked never to reach memory may where that takes less;
-    itself where none does.
+    """`graph`, whose definitions that are marked to be computed again may reach memory where that
+    takes less; itself where none does.
     """
     chosen = _chosen(graph, target)
     if not chosen:
@@ -45,11 +45,11 @@ def _chosen(graph: Graph, target: Target) -> set[Definition]:
     chosen: set[Definition] = set()
     for reader in reversed(graph.definitions):
         over = sums.get(reader, set())
-        if len(over) > 1 and _pays(reader, target):
+        if reader.keep is Keep.AGAIN and len(over) > 1 and _pays(reader, target):
             chosen.add(reader)
             over = {max(over, key=max)}  # computed with the sums along its rows
         for take in reader.reads:
-            if isinstance(take.source, Definition) and take.source.keep is Keep.NEVER:
+            if isinstance(take.source, Definition) and take.source.unstored:
                 sums.setdefault(take.source, set()).update(_summed(reader, take, over))
     return chosen
 
@@ -62,7 +62,7 @@ def _summed(reader: Definition, take: Take, over: set[Axes]) -> Iterator[Axes]:
         last = range(len(reader.shape), len(reader.extents))
         axes = frozenset(n for n, i in enumerate(take.indices) if not i.axes.isdisjoint(last))
         yield from (axes,) if axes else ()
-    elif isinstance(reader.form, Map) and reader.keep is Keep.NEVER:
+    elif isinstance(reader.form, Map) and reader.unstored:
         for axes in over:
             own = (n for n, i in enumerate(take.indices) if isinstance(i, Axis))
             yield frozenset(n for n in own if not take.indices[n].axes.isdisjoint(axes))
@@ -82,7 +82,7 @@ def _again(d: Definition) -> tuple[int, set[Value]]:
     terms = prod(map(upper, d.extents[len(d.shape) :]))
     work, made_of = study(d.body, d.form).flops, set[Value]()
     for source in d.sources:
-        if isinstance(source, Definition) and source.keep is Keep.NEVER:
+        if isinstance(source, Definition) and source.unstored:
             more, below = _again(source)
             work, made_of = work + more, made_of | below
         else:

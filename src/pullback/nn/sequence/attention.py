@@ -3,7 +3,8 @@
     s[b, h, i, j] = sum[e] q[b, i, h E + e] * k[b, j, h E + e]
     p = exp(s / sqrt(E) - max[j] s),  y[b, i, h E + e] = sum[j] p * v[b, j, h E + e] / sum[j] p
 
-Scores and probabilities are marked never to reach memory. A row with every column masked is 0.
+Scores and probabilities are marked to be computed again where they are read, not stored, but where
+that takes less and a cache holds them. A row with every column masked is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise
 
 Index = Sequence[Expr]
-NEVER = Keep.NEVER
+AGAIN = Keep.AGAIN
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -208,7 +209,7 @@ class _Table:
             *batch, h, row, column, e = i
             return Mul(self.query.read(batch, h, row, e), self.key.read(batch, h, column, e))
 
-        dots = make("dots", self.shape, product, over=(self.query.size,), keep=NEVER).value
+        dots = make("dots", self.shape, product, over=(self.query.size,), keep=AGAIN).value
         factor = E.const(self.scale, kind)
         added = self.mask.added
 
@@ -219,7 +220,7 @@ class _Table:
             condition = self.mask.condition(i)
             return score if condition is None else If(condition, score, E.lowest(kind))
 
-        return make("scores", self.shape, scaled, keep=NEVER).value
+        return make("scores", self.shape, scaled, keep=AGAIN).value
 
     def top(self, scores: Value) -> Value:
         """The largest score of a row; 0 where there is none."""
@@ -250,7 +251,7 @@ class _Table:
             condition = self.mask.condition(i)
             return power if condition is None else If(condition, power, zero)
 
-        return make("exps", self.shape, body, keep=NEVER).value
+        return make("exps", self.shape, body, keep=AGAIN).value
 
 
 def _safe_ratio(mask: Mask, value: Expr, norm: Expr) -> Expr:
@@ -272,7 +273,7 @@ def _dropped(exps: Value, p: float) -> Value:
     def body(*i: Expr) -> Expr:
         return If(at(mask, *i), Mul(at(exps, *i), factor), zero)
 
-    return make("dropped", exps.shape, body, keep=NEVER).value
+    return make("dropped", exps.shape, body, keep=AGAIN).value
 
 
 def _mixed(table: _Table, exps: Value, value: Heads, norm: Value) -> Value:
@@ -384,15 +385,15 @@ def adjoints(
     def level(n: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
         return Mul(g.read((n,), h, i, e), y.read((n,), h, i, e))
 
-    weights = make("weights", table.shape, weight, keep=NEVER).value
-    pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=NEVER).value
+    weights = make("weights", table.shape, weight, keep=AGAIN).value
+    pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=AGAIN).value
     levels = make("levels", table.rows, level, over=(v.size,)).value
 
     def slope(*i: Expr) -> Expr:
         own = E.subtract(at(pulled, *i), at(levels, *i[:-1]))
         return Mul(Mul(at(weights, *i), own), factor)
 
-    slopes = make("slopes", table.shape, slope, keep=NEVER).value
+    slopes = make("slopes", table.shape, slope, keep=AGAIN).value
 
     def by_rows(n: Expr, h: Expr, i: Expr, e: Expr, j: Expr) -> Expr:
         return Mul(at(slopes, n, h, i, j), k.read((n,), h, j, e))

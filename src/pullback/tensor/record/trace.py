@@ -25,7 +25,7 @@ from pullback.errors import (
 )
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Dim, Extent, upper
-from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
+from pullback.ir.graph import Definition, Graph, Value, Variable, read, variables
 from pullback.ir.program import Program
 from pullback.runtime.executable import Executable
 from pullback.tensor.record.calls import Call
@@ -566,7 +566,7 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
         handles = [handle for ref in _memory.pending.valuerefs() if (handle := ref()) is not None]
         held = {h._node for h in handles}
         asked = set(wanted)
-        kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
+        kept = [d for d in order if d in asked or (d in held and not d.unstored)]
         program, graph, made = _prepared(kept)
     arrays = [v.array for v in (*map(_content, graph.inputs), *made)]
     program.run(dict(zip(program.program.state, arrays, strict=True)))

@@ -10,6 +10,7 @@ import pytest
 import pullback as pb
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.stored import with_stored
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Take
@@ -126,6 +127,14 @@ def test_adjoints_by_what_was_computed(shape: tuple[int, ...], masked: str) -> N
         np.testing.assert_allclose(
             one.numpy(), other.numpy(), rtol=2e-5, atol=2e-5, err_msg=f"d{name} of {shape}"
         )
+
+
+def test_keys_and_values_are_as_many() -> None:
+    q, k, v = (pb.ones((1, 2, n, 4)) for n in (3, 5, 6))
+    with pytest.raises(ShapeError, match="E175"):
+        attended(q, k, v)
+    with pytest.raises(ShapeError, match="E175"):
+        adjoints(q, q, k, v, q, pb.ones((1, 2, 3)), Mask())
 
 
 def test_nothing_is_stored_without_a_reader() -> None:

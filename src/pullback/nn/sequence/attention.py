@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pullback.errors import DTypeError
+from pullback.errors import DTypeError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
@@ -340,7 +340,11 @@ def attended(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Attended:
-    """The same with what else it computes, over an axis of one head before the positions."""
+    """The same with what else it computes, over an axis of one head before the positions.
+
+    Raises: ShapeError for keys and values that are not known to be as many.
+    """
+    _as_many(key, value)
     kind = common(query, key, value)
     q, k, v = _one_batch(query, key, value, attn_mask)
     size, width = (literal("the features of attention", p.shape[-1:])[0] for p in (q, v))
@@ -362,7 +366,9 @@ def adjoints(
 
     Shapes: query [b, h, t, e]; key [b, h, s, e]; value [b, h, s, f]; head, output [b, h, t, f];
         logs [b, h, t].
+    Raises: ShapeError for keys and values that are not known to be as many.
     """
+    _as_many(key, value)
     q, k, v, g, y = (Heads(t.value) for t in (query, key, value, head, output))
     kind, used = q.kind, 1.0 / math.sqrt(max(q.size, 1)) if scale is None else scale
     table, log = _Table(q, k, mask, used), logs.value
@@ -408,6 +414,12 @@ def adjoints(
     dk = make("dk", k.value.shape, by_columns(slopes, q), over=(q.length,))
     dv = make("dv", v.value.shape, by_columns(weights, g), over=(q.length,))
     return dq.astype(query.dtype), dk.astype(key.dtype), dv.astype(value.dtype)
+
+
+def _as_many(key: Tensor, value: Tensor) -> None:
+    if key.shape[-2] != value.shape[-2]:
+        what = f"attention of keys of {key.shape} and values of {value.shape}"
+        raise ShapeError(what, help="as many positions", code="E175")
 
 
 def _one_batch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,23 @@ def test_what_two_kernels_read_is_stored() -> None:
 def test_what_one_kernel_reads_is_not() -> None:
     graph = table(2, 197, 64, turned=False)
     assert with_stored(graph, ZEN3) is graph
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(197, [Keep.AGAIN, Keep.AUTO]), (64, [Keep.AUTO])])
+def test_tables_do_not_wait_for_a_backward(rows: int, stored: list[Keep]) -> None:
+    """Who reads one after another reader of it reads a copy; but one as small as what it is made of
+    waits: 64 x 64 of 2 x 64.
+    """
+    graph = table(2, rows, 64, turned=True)
+    y, z = (d for _, d in graph.assigns)
+    assert isinstance(y, Definition) and isinstance(z, Definition)
+    late = replace(z, body=E.Mul(z.body, read(y, z.axes[0], z.axes[1])))
+    outputs = tuple((Variable(n, y.shape, float32), d) for n, d in (("Y", y), ("Z", late)))
+    made = with_stored(Graph(outputs), ZEN3)
+    tables = {s for d in made.definitions for s in d.sources if s.name == "p"}
+    assert sorted(t.keep.value for t in tables) == sorted(k.value for k in stored)
+    (last,) = (d for d in made.definitions if d.name == "z")
+    assert {s.keep for s in last.sources if s.name == "p"} == {Keep.AUTO}
 
 
 def test_never_is_never() -> None:

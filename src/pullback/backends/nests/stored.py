@@ -28,15 +28,41 @@ MOVES = 3  # of an element that is stored: its line is fetched, written and read
 def with_stored(graph: Graph, target: Target) -> Graph:
     """`graph`, whose definitions that are marked to be computed again may reach memory where that
     takes less; itself where none does.
+
+    Who reads one only after another reader of it, as a backward does after its forward, reads a
+    copy that is computed then: tables do not wait in memory from layer to layer.
     """
     chosen = _chosen(graph, target)
     if not chosen:
         return graph
+    late = _late(graph, chosen)
+    waiting = {t for tables in late.values() for t in tables}
     sources = Sources({})
+    copies: dict[Value, Value] = {}
     for d in graph.definitions:
-        own = sources.of(d)
-        sources.mapping[d] = replace(own, keep=Keep.AUTO) if d in chosen else own
+        copied: dict[Value, Value] = {t: copies[t] for t in late.get(d, ())}
+        own = Sources(sources.mapping | copied) if copied else sources
+        made = own.of(d)
+        sources.mapping[d] = made
+        if d in chosen:
+            copies[d] = replace(made, keep=Keep.AUTO)
+            if d not in waiting or _no_larger(d):
+                sources.mapping[d] = copies[d]
     return graph.of(sources.mapping)
+
+
+def _late(graph: Graph, tables: set[Definition]) -> dict[Definition, set[Definition]]:
+    """Who reads a table after another reader of it, and which."""
+    late: dict[Definition, set[Definition]] = {}
+    before: dict[Definition, set[Definition]] = {}  # tables that what one is made of reads
+    for d in graph.definitions:
+        made_of = [s for s in d.sources if isinstance(s, Definition)]
+        below = set[Definition]().union(*(before[s] for s in made_of))
+        own = tables & set(made_of)
+        before[d] = below | own
+        if own & below:
+            late[d] = own & below
+    return late
 
 
 def _chosen(graph: Graph, target: Target) -> set[Definition]:
@@ -70,11 +96,18 @@ def _summed(reader: Definition, take: Take, over: set[Axes]) -> Iterator[Axes]:
 
 def _pays(d: Definition, target: Target) -> bool:
     """Whether to compute an element again takes longer than to store it, and there is room."""
-    work, made_of = _again(d)
-    if is_cheap(work, target.profile, MOVES, "memory_sweep"):
+    if is_cheap(_again(d)[0], target.profile, MOVES, "memory_sweep"):
         return False
-    size = elements(d.shape) * d.dtype.itemsize
-    return size <= max(target.l3, sum(elements(v.shape) * v.dtype.itemsize for v in made_of))
+    return _bytes(d) <= target.l3 or _no_larger(d)
+
+
+def _no_larger(d: Definition) -> bool:
+    """Whether it takes no more memory than what it is made of."""
+    return _bytes(d) <= sum(map(_bytes, _again(d)[1]))
+
+
+def _bytes(value: Value) -> int:
+    return elements(value.shape) * value.dtype.itemsize
 
 
 def _again(d: Definition) -> tuple[int, set[Value]]:

@@ -147,6 +147,25 @@ def test_adjoints_by_what_was_computed(shape: tuple[int, ...], masked: str) -> N
         )
 
 
+def test_who_reads_by_other_places() -> None:
+    """A map that reads a table at quotients tells of no axis that is summed over."""
+    graph = table(2, 197, 64, turned=True)
+    y, _ = (d for _, d in graph.assigns)
+    assert isinstance(y, Definition)
+    p = y.sources[0]
+
+    def halved(b: E.Expr, i: E.Expr, j: E.Expr) -> E.Expr:
+        half = [E.FloorDiv(n, E.index(2)) for n in (i, j)]
+        return read(p, b, *half)
+
+    m = define("m", (2, 197, 197), halved, keep=Keep.AGAIN)
+    u = define("u", (2, 197), lambda b, i, j: read(m, b, i, j), over=(197,))
+    v = define("v", (2, 197), lambda b, j, i: read(m, b, i, j), over=(197,))
+    outputs = tuple((Variable(d.name.upper(), d.shape, float32), d) for d in (y, u, v))
+    own = kept(Graph(outputs))
+    assert (own["p"], own["m"]) == (Keep.AGAIN, Keep.AUTO), "only `m` is summed over two axes"
+
+
 def test_keys_and_values_are_as_many() -> None:
     q, k, v = (pb.ones((1, 2, n, 4)) for n in (3, 5, 6))
     with pytest.raises(ShapeError, match="E175"):

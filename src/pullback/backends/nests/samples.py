@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Set as Among
+from collections.abc import Iterable, Iterator, Set
 
 from pullback.backends.nests.analysis import Facts
 from pullback.backends.nests.regions import of_data
@@ -40,7 +39,7 @@ def sampled(turns: int, before: int, samples: int = SAMPLES) -> list[tuple[float
 class Samples:
     """Values of integer expressions at the samples of the loops around."""
 
-    def __init__(self, facts: Facts, sizes: Among[Expr]) -> None:
+    def __init__(self, facts: Facts, sizes: Set[Expr]) -> None:
         self.facts, self.sizes = facts, sizes
         self.values: dict[Var, float] = {}
 

@@ -91,7 +91,8 @@ def _summed(reader: Definition, take: Take, over: set[Axes]) -> Iterator[Axes]:
     elif isinstance(reader.form, Map) and reader.unstored:
         for axes in over:
             own = (n for n, i in enumerate(take.indices) if isinstance(i, Axis))
-            yield frozenset(n for n in own if not take.indices[n].axes.isdisjoint(axes))
+            through = frozenset(n for n in own if not take.indices[n].axes.isdisjoint(axes))
+            yield from (through,) if through else ()
 
 
 def _pays(d: Definition, target: Target) -> bool:

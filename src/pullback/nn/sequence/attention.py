@@ -253,6 +253,20 @@ class _Table:
 
         return make("exps", self.shape, body, keep=AGAIN).value
 
+    def weights(self, logs: Value) -> Value:
+        """``exp(s - logs)``, 0 where masked, and in a row without a column: its logarithm is -inf."""
+        scores, kind = self.scores(), self.query.kind
+
+        def body(*i: Expr) -> Expr:
+            log = at(logs, *i[:-1], to=kind)
+            power = E.Exp(E.subtract(at(scores, *i), log))
+            condition = self.mask.condition(i)
+            if self.mask.added is not None:
+                condition = _both(condition, Less(E.lowest(kind), log))
+            return power if condition is None else If(condition, power, E.const(0, kind))
+
+        return make("weights", self.shape, body, keep=AGAIN).value
+
 
 def _safe_ratio(mask: Mask, value: Expr, norm: Expr) -> Expr:
     """``value / norm``, 0 where the whole row is masked."""
@@ -371,16 +385,8 @@ def adjoints(
     _as_many(key, value)
     q, k, v, g, y = (Heads(t.value) for t in (query, key, value, head, output))
     kind, used = q.kind, 1.0 / math.sqrt(max(q.size, 1)) if scale is None else scale
-    table, log = _Table(q, k, mask, used), logs.value
-    scores = table.scores()
-    zero, factor = E.const(0, kind), E.const(used, kind)
-
-    def weight(*i: Expr) -> Expr:
-        power = E.Exp(E.subtract(at(scores, *i), at(log, *i[:-1], to=kind)))
-        condition = mask.condition(i)
-        if mask.added is not None:  # of a row without a column left the logarithm is -inf
-            condition = _both(condition, Less(E.lowest(kind), at(log, *i[:-1], to=kind)))
-        return power if condition is None else If(condition, power, zero)
+    table = _Table(q, k, mask, used)
+    weights, factor = table.weights(logs.value), E.const(used, kind)
 
     def product(a: Heads, b: Heads) -> Callable[..., Expr]:
         def body(n: Expr, h: Expr, i: Expr, j: Expr, e: Expr) -> Expr:
@@ -391,7 +397,6 @@ def adjoints(
     def level(n: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
         return Mul(g.read((n,), h, i, e), y.read((n,), h, i, e))
 
-    weights = make("weights", table.shape, weight, keep=AGAIN).value
     pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=AGAIN).value
     levels = make("levels", table.rows, level, over=(v.size,)).value
 

@@ -254,7 +254,7 @@ class _Table:
         return make("exps", self.shape, body, keep=AGAIN).value
 
     def weights(self, logs: Value) -> Value:
-        """``exp(s - logs)``, 0 where masked, and in a row without a column: its logarithm is -inf."""
+        """``exp(s - logs)``, 0 where masked and in rows without a column: log of 0."""
         scores, kind = self.scores(), self.query.kind
 
         def body(*i: Expr) -> Expr:

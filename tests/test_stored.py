@@ -58,7 +58,7 @@ def test_what_one_kernel_reads_is_not() -> None:
 
 
 @pytest.mark.parametrize(("rows", "stored"), [(197, [Keep.AGAIN, Keep.AUTO]), (64, [Keep.AUTO])])
-def test_tables_do_not_wait_for_a_backward(rows: int, stored: list[Keep]) -> None:
+def test_a_backward_reads_a_copy(rows: int, stored: list[Keep]) -> None:
     """Who reads one after another reader of it reads a copy; but one as small as what it is made of
     waits: 64 x 64 of 2 x 64.
     """

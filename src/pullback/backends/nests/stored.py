@@ -30,7 +30,7 @@ def with_stored(graph: Graph, target: Target) -> Graph:
     takes less; itself where none does.
 
     Who reads one only after another reader of it, as a backward does after its forward, reads a
-    copy that is computed then: tables do not wait in memory from layer to layer.
+    copy. Fusion may still compute that with the forward, and then it waits in memory.
     """
     chosen = _chosen(graph, target)
     if not chosen:

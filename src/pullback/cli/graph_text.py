@@ -256,7 +256,7 @@ class _Reader:
         keep = Keep.AUTO
         if t.skip("keep"):
             t.take("=")
-            keep = t.one_of({k.value: k for k in Keep}, "never, again, always or auto")
+            keep = t.one_of({k.value: k for k in Keep}, "never, again, late, always or auto")
         self.head = name, shape, kind, stop, keep
 
     def assign(self, t: Tokens) -> None:

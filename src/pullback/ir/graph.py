@@ -22,11 +22,13 @@ from pullback.ir.node import Node, postorder
 class Keep(Enum):
     """Whether a definition may, must or must not reach memory; adjoints inherit it. AGAIN: it is
     computed again, but where a backend says that storing it takes less and that there is room.
+    LATE: it may, and no kernel that its readers wait for computes it.
     """
 
     AUTO = "auto"
     NEVER = "never"
     AGAIN = "again"
+    LATE = "late"
     ALWAYS = "always"
 
 

@@ -30,7 +30,7 @@ def with_stored(graph: Graph, target: Target) -> Graph:
     takes less; itself where none does.
 
     Who reads one only after another reader of it, as a backward does after its forward, reads a
-    copy. Fusion may still compute that with the forward, and then it waits in memory.
+    copy, which fusion does not compute with the forward: it would wait in memory.
     """
     chosen = _chosen(graph, target)
     if not chosen:
@@ -45,7 +45,7 @@ def with_stored(graph: Graph, target: Target) -> Graph:
         made = own.of(d)
         sources.mapping[d] = made
         if d in chosen:
-            copies[d] = replace(made, keep=Keep.AUTO)
+            copies[d] = replace(made, keep=Keep.LATE)
             if d not in waiting or _no_larger(d):
                 sources.mapping[d] = copies[d]
     return graph.of(sources.mapping)

@@ -119,9 +119,9 @@ class Grouping:
             return False
         for node in self.groups[i].nodes:
             readers = {self.home[r] for r in self.problem.readers.get(node, ())}
-            if self.problem.definition(node).keep is Keep.LATE and i not in readers:
-                if any(self.below[j] >> r & 1 for r in readers):
-                    return True
+            late = self.problem.definition(node).keep is Keep.LATE and i not in readers
+            if late and any(self.below[j] >> r & 1 for r in readers):
+                return True
         return False
 
     def ordered(self, i: int, j: int) -> bool:

@@ -8,6 +8,7 @@ side of an `If`: there memory is touched only under its mask.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from pullback.backends.llvm.text import Builder, Counter, Val
 from pullback.backends.nests.analysis import NOTHING, Cell, Facts, Varying
@@ -87,6 +88,15 @@ class Scope:
                 return scope.counters[var]
             scope = scope.parent
         return None
+
+    def entered(self, number: int) -> Counter | None:
+        """The outermost loop around this scope that is entered after so many names were made."""
+        first, scope = None, cast(Scope | None, self.uniform)
+        while scope is not None:
+            for counter in scope.counters.values():
+                first = counter if counter.number > number else first
+            scope = scope.parent
+        return first
 
     def count(self, var: Var, counter: Counter) -> None:
         """`var` is the loop's counter."""

@@ -37,12 +37,15 @@ BITS = {
 
 
 class Val(NamedTuple):
-    """An operand: its text, element type and lanes (0: scalar). `literal`: of a constant."""
+    """An operand: its text, element type and lanes (0: scalar). `literal`: of a constant; `loop`:
+    the number of the loop in front of which it stands, where it is not computed in place.
+    """
 
     text: str
     kind: str
     lanes: int = 0
     literal: Number | None = None
+    loop: int = 0
 
     @property
     def type(self) -> str:
@@ -60,6 +63,8 @@ class Val(NamedTuple):
     @property
     def number(self) -> int:
         """How many names were made before it; 0 of a constant or an argument."""
+        if self.loop:
+            return self.loop - 1
         return 0 if self.literal is not None else int(self.text.lstrip(_STEMS) or 0)
 
 
@@ -188,6 +193,7 @@ class Builder:
         self.module = module
         self.lines: list[Line] = []
         self.block = "entry"
+        self.loop = 0  # in front of which lines are written, by its number
         self.count = 0  # of names so far: those that are made inside of a loop are above its own
         self._splats: list[dict[tuple[str, int], Val]] = [{}]
         # The 16 bits in memory of a float by the name of its wider form, and their type.
@@ -206,7 +212,7 @@ class Builder:
         """A fresh name for the result of instruction `text`."""
         name = f"%{self.name()}"
         self.emit(f"{name} = {text}")
-        return Val(name, kind, lanes)
+        return Val(name, kind, lanes, loop=self.loop)
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -223,6 +229,19 @@ class Builder:
         place: list[str] = []
         self.lines.append(place)
         return place
+
+    @contextmanager
+    def before(self, loop: Counter | None) -> Iterator[None]:
+        """Straight lines that stand in front of a loop; without one, here."""
+        if loop is None:
+            yield
+            return
+        around = self.lines, self.loop
+        lines: list[Line] = []
+        self.lines, self.loop = lines, loop.number
+        yield
+        loop.enter += [line for line in lines if isinstance(line, str)]
+        self.lines, self.loop = around
 
     @contextmanager
     def region(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literal
 from pullback.backends.nests.analysis import NOTHING, Facts
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bfloat16, float32
+from pullback.ir.dtype import DType, bfloat16, float32, int64
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import Load, Native, Peek, Register, Var
@@ -186,6 +186,13 @@ class Values:
             narrow = self._narrow(e)
         raw = [self.get(e.left, at), self.get(e.right, at)]
         a, c = self._alike(raw, dtype, narrow)
+        if dtype is not int64 or a.lanes or c.lanes:
+            return self._operation(e, a, c)
+        with self.b.before(at.entered(max(a.number, c.number))):
+            return self._operation(e, a, c)
+
+    def _operation(self, e: E.Binary, a: Val, c: Val) -> Val:
+        dtype = e.left.dtype
         match e:
             case E.Add():
                 return arith.add(self.b, a, c, dtype)

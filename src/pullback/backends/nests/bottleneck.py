@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from pullback.backends.nests.ports import NAMES
+from pullback.backends.nests.ports import NAMES, Place
 from pullback.backends.nests.price import Walk, nest_price, walked
 from pullback.backends.nests.ranges import lowered
-from pullback.backends.nests.regions import Place, Region, Spent
+from pullback.backends.nests.regions import Region, Spent
 from pullback.backends.nests.reuse import Access, Level
 from pullback.backends.nests.samples import SAMPLES
 from pullback.config import Ints

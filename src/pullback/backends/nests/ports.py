@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from pullback.backends.nests.analysis import Facts, Varying, compute_bytes
+from pullback.backends.nests.reuse import Level, Moves
 from pullback.ir import expr as E
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
@@ -68,6 +70,15 @@ class Lane:
     stores: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a statement stands: the loops around, those written out, lanes."""
+
+    path: tuple[Level, ...]
+    written: tuple[tuple[Var, int], ...] = ()
+    lane: Lane | None = None
+
+
 @dataclass(slots=True)
 class Reader:
     """Prices expressions in one place: in lanes or without, in loops that are written out."""
@@ -75,6 +86,7 @@ class Reader:
     target: Target
     machine: Machine
     facts: Facts
+    moves: Mapping[Var, Moves]
     depends: dict[Register, frozenset[Var]] = field(default_factory=dict)
     known: dict[Node, frozenset[Var]] = field(default_factory=dict)
     late: dict[Register, float] = field(default_factory=dict)
@@ -114,14 +126,26 @@ class Reader:
             self.known[node] = own
         return self.known[e]
 
-    def times(self, e: Expr, written: Mapping[Var, int], lane: Lane | None) -> float:
+    def times(self, e: Expr, place: Place) -> float:
         """How often a value is made in loops that are written out."""
         times = 1.0
-        own = self.variables(e)
-        for var, count in written.items():
+        own, lane = self.variables(e), place.lane
+        for var, count in place.written:
             if var in own:
                 times *= count
         return times * lane.groups if lane is not None and lane.varying.of(e) else times
+
+    def shared(self, e: Expr, place: Place) -> float:
+        """In how many turns of loops an integer is the same: it is made in front of them."""
+        if not isinstance(e, E.Binary) or e.left.dtype is not int64 or self.facts.reads(e):
+            return 1.0
+        own = {level for v in self.variables(e) for level, *_ in self.moves.get(v, ((), False))[0]}
+        turns = 1.0
+        for level in reversed(place.path):
+            if level in own and not level.written:
+                break
+            turns *= 1.0 if level.written else level.turns
+        return turns
 
     def parts(self, e: Expr, lane: Lane) -> int:
         """Vector registers that a value of all lanes takes."""
@@ -138,8 +162,7 @@ class Reader:
         self,
         ports: Ports,
         root: Expr,
-        written: Mapping[Var, int],
-        lane: Lane | None,
+        place: Place,
         seen: set[Node],
     ) -> None:
         """Add what it takes to make `root`; `seen` is made already."""
@@ -151,7 +174,7 @@ class Reader:
                 continue
             seen.add(e)
             if isinstance(e, Load):
-                self.load(ports, e, written, lane, seen)
+                self.load(ports, e, place, seen)
                 continue
             stack.extend(e.children)
             if isinstance(e, FREE) or e in fused:
@@ -160,11 +183,11 @@ class Reader:
                 product = next((k for k in (e.left, e.right) if isinstance(k, E.Mul)), None)
                 if product is not None:
                     fused.add(product)
-            count = self.times(e, written, lane)
+            count, lane = self.times(e, place), place.lane
             if lane is not None and lane.varying.of(e):
                 ports.vector += count * self.parts(e, lane) * self.operation(e)
             else:
-                ports.scalar += count * self.alone(e)
+                ports.scalar += count * self.alone(e) / self.shared(e, place)
 
     def operation(self, e: Expr) -> float:
         """Nanoseconds of one vector instruction, or of a function."""
@@ -195,12 +218,10 @@ class Reader:
             return None
         return form.of(lane.varying.var)
 
-    def load(
-        self, ports: Ports, e: Load, written: Mapping[Var, int], lane: Lane | None, seen: set[Node]
-    ) -> None:
+    def load(self, ports: Ports, e: Load, place: Place, seen: set[Node]) -> None:
         """A read, and what its address is made of beyond sums of loop variables."""
-        count = self.times(e, written, lane)
-        self.address(ports, e.offset, written, lane, seen)
+        count, lane = self.times(e, place), place.lane
+        self.address(ports, e.offset, place, seen)
         if lane is None or not lane.varying.of(e):
             ports.load += count * self.unit("load")
             return
@@ -221,14 +242,12 @@ class Reader:
         else:
             ports.load += count * lane.count * self.unit("gather")
 
-    def word(
-        self, ports: Ports, side: Load | E.Const, written: Mapping[Var, int], lane: Lane
-    ) -> None:
+    def word(self, ports: Ports, side: Load | E.Const, place: Place, lane: Lane) -> None:
         """A word of a sum of products, for each lane or one for all."""
         if isinstance(side, E.Const):
             return
-        self.address(ports, side.offset, written, lane, set())
-        count = self.times(side, written, lane)
+        self.address(ports, side.offset, place, set())
+        count = self.times(side, place)
         if not lane.varying.of(side):
             ports.load += count * self.unit("load")
             return
@@ -245,28 +264,26 @@ class Reader:
         self,
         ports: Ports,
         offset: Expr,
-        written: Mapping[Var, int],
-        lane: Lane | None,
+        place: Place,
         seen: set[Node],
     ) -> None:
         for atom in self.facts.form(offset).atoms:
             if not isinstance(atom, Var):
-                self.value(ports, atom, written, lane, seen)
+                self.value(ports, atom, place, seen)
 
     def store(
         self,
         ports: Ports,
         array: Array,
         offset: Expr,
-        written: Mapping[Var, int],
-        lane: Lane | None,
+        place: Place,
         seen: set[Node],
     ) -> None:
         """A write of a value that is there."""
-        self.address(ports, offset, written, lane, seen)
-        count = 1.0
+        self.address(ports, offset, place, seen)
+        count, lane = 1.0, place.lane
         own = self.variables(offset)
-        for var, turns in written.items():
+        for var, turns in place.written:
             count *= turns if var in own else 1
         if lane is None or not lane.varying.of(offset):
             ports.store += count * self.unit("store")

@@ -13,14 +13,15 @@ from functools import lru_cache
 from math import ceil, prod
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
-from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader, peeked, stored_in
+from pullback.backends.nests.ports import WINDOW, Lane, Place, Ports, Reader, peeked, stored_in
 from pullback.backends.nests.ranges import lowered
-from pullback.backends.nests.regions import Place, Region, Spent, of_data
+from pullback.backends.nests.regions import Region, Spent, of_data
 from pullback.backends.nests.reuse import (
     APART,
     Access,
     Level,
     Miss,
+    Moves,
     cycled,
     gradual,
     spanned,
@@ -62,8 +63,6 @@ from pullback.schedule.schedule import Schedule
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
-Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
-
 
 @lru_cache(maxsize=64)
 def price(kernel: Kernel, schedule: Schedule, target: Target, samples: int = SAMPLES) -> Price:
@@ -99,10 +98,10 @@ class Walk:
         self.routine, self.target, self.machine = routine, target, target.profile
         self.facts = Facts()
         self.plan: LanePlan = plan_lanes(routine, target)
-        self.reader = Reader(target, self.machine, self.facts)
+        self.moves: dict[Var, Moves] = {}
+        self.reader = Reader(target, self.machine, self.facts, self.moves)
         self.at = Samples(self.facts, frozenset(routine.sizes))
         self.number = self.at.number
-        self.moves: dict[Var, Moves] = {}
         self.regions: list[Region] = []
         self.samples = samples
         self.sampled = 1
@@ -122,13 +121,13 @@ class Walk:
             self.statement(statement, region, place, seen)
 
     def statement(self, s: Stmt, region: Region, place: Place, seen: set[Node]) -> None:
-        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
+        reader, ports, lane = self.reader, region.ports, place.lane
         match s:
             case For():
                 self.loop(s, region, place)
             case Guard():
                 if self.number(s.condition) != 0:
-                    reader.value(ports, s.condition, written, lane, seen)
+                    reader.value(ports, s.condition, place, seen)
                     self.read(s.condition, region, place)
                     self.block(s.body, region, place)
             case Transpose():
@@ -136,7 +135,7 @@ class Walk:
             case Declare() | Set():
                 value = s.init if isinstance(s, Declare) else s.value
                 self.read(value, region, place)
-                reader.value(ports, value, written, lane, seen)
+                reader.value(ports, value, place, seen)
                 self.deep(ports, value, lane, s.register)
                 around = frozenset(v for v, _ in place.written)
                 reader.depends[s.register] = reader.variables(value) | (
@@ -150,12 +149,12 @@ class Walk:
                 self.combine(s, region, place, seen)
             case Store() | StoreCombine():
                 self.read(s.value, region, place)
-                reader.value(ports, s.value, written, lane, seen)
+                reader.value(ports, s.value, place, seen)
                 if isinstance(s, StoreCombine):
                     self.value_read(s.array, s.offset, region, place, seen)
                     ports.vector += reader.unit("plain") * (lane.groups if lane else 1)
                 self.deep(ports, s.value, lane, None)
-                reader.store(ports, s.array, s.offset, written, lane, seen)
+                reader.store(ports, s.array, s.offset, place, seen)
                 self.access(s.array, s.offset, region, place, True)
             case Prefetch():
                 ports.load += reader.unit("load")
@@ -164,27 +163,27 @@ class Walk:
         self, array: Array, offset: Expr, region: Region, place: Place, seen: set[Node]
     ) -> None:
         load = Load(array, offset)
-        self.reader.value(region.ports, load, dict(place.written), place.lane, seen)
+        self.reader.value(region.ports, load, place, seen)
         self.access(array, offset, region, place, False)
 
     def combine(self, s: Combine, region: Region, place: Place, seen: set[Node]) -> None:
         """A sum: the multiply-add is one instruction; sums of one register wait for one another."""
-        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
+        reader, ports = self.reader, region.ports
         self.read(s.value, region, place)
         fused = s.combiner.name == "sum" and isinstance(s.value, E.Mul)
         fused = fused and s.value.dtype.is_float and self.target.fused
         for kid in s.value.children if fused else (s.value,):
             assert isinstance(kid, Expr)
-            reader.value(ports, kid, written, lane, seen)
+            reader.value(ports, kid, place, seen)
         self.added(s, fused, region, place)
 
     def added(self, s: Combine, fused: bool, region: Region, place: Place) -> None:
         """The instruction that adds to a sum, its factors in registers."""
-        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
+        reader, ports, lane = self.reader, region.ports, place.lane
         count, apart = 1.0, 1.0
         own = reader.variables(s.value)
         held = frozenset().union(*(reader.variables(i) for i in s.indices))
-        for var, turns in written.items():
+        for var, turns in place.written:
             count *= turns if var in own or var in held else 1
             apart *= turns if var in held else 1
         unit = "multiply_add" if fused else "plain"
@@ -208,7 +207,7 @@ class Walk:
             return False
         self.read(dot.combine.value, region, inner)
         for side in (dot.first, dot.second):
-            self.reader.word(region.ports, side, dict(place.written), lane)
+            self.reader.word(region.ports, side, place, lane)
         self.added(dot.combine, True, region, place)
         return True
 
@@ -284,7 +283,7 @@ class Walk:
             self.lanes(s, lo, turns, region, place)
             return
         if s.kind is LoopKind.UNROLL:
-            level = Level(turns)
+            level = Level(turns, written=True)
             self.bind(s, lo + (turns - 1) * s.step / 2, level, turns)
             written = (*place.written, (s.var, int(turns)))
             apart = replace(place, path=(*place.path, level), written=written)

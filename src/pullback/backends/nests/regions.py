@@ -1,12 +1,12 @@
-"""Regions of a loop nest, which the price is a sum of, and where a statement stands in it."""
+"""Regions of a loop nest, which the price is a sum of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pullback.backends.nests.ports import Lane, Ports
+from pullback.backends.nests.ports import Ports
 from pullback.backends.nests.reuse import Access, Level
-from pullback.ir.nest import Load, Peek, Register, Var
+from pullback.ir.nest import Load, Peek, Register
 from pullback.ir.node import Node, walk
 
 
@@ -32,15 +32,6 @@ class Spent:
     waits: tuple[float, ...]
     far: tuple[float, ...]
     ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a statement stands: the loops around, those written out, lanes."""
-
-    path: tuple[Level, ...]
-    written: tuple[tuple[Var, int], ...] = ()
-    lane: Lane | None = None
 
 
 def of_data(e: Node) -> bool:

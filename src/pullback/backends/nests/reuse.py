@@ -45,10 +45,13 @@ class Miss(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Level:
-    """A loop: its turns in one execution, and the share of them that what is below stands for."""
+    """A loop: its turns in one execution, and the share of them that what is below stands for.
+    `written`: it is written out.
+    """
 
     turns: float
     share: float = 1.0
+    written: bool = False
     accesses: list[Access] = field(default_factory=list)
     touched: dict[int, float] = field(default_factory=dict)
 
@@ -57,6 +60,10 @@ class Level:
         if line not in self.touched:
             self.touched[line] = sum(union(self.accesses, self, line).values())
         return self.touched[line]
+
+
+# How an offset moves by loops: bytes, in how many turns of each; whether it is at random within.
+Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 
 @dataclass(eq=False, slots=True)

@@ -514,7 +514,9 @@ def keep(x: Tensor, when: str) -> Tensor:
         Tensor([3., 3.], dtype=float32)
     """
     if when not in [k.value for k in Keep]:
-        raise OptionError(f"keep: when={when!r}", help="never, again, late, always or auto", code="E124")
+        raise OptionError(
+            f"keep: when={when!r}", help="never, again, late, always or auto", code="E124"
+        )
     return Tensor(W.copy(value_of(x), "keep", keep=Keep(when)))
 
 

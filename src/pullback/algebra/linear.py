@@ -121,6 +121,32 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
     return quotient, Linear(0, {E.Mod(whole, by): 1})
 
 
+def stepped(form: Linear, at: Expr) -> tuple[int, int] | None:
+    """How far a form goes from one value of `at` to the next, and in how many on end; None where
+    an atom hides that.
+
+    Example: ``64 * (i // 32) + i % 32 -> 1, 32``
+    """
+    step, run = form.of(at), _FAR
+    for atom, coefficient in form.terms:
+        if atom is at or at not in walk(atom):
+            continue
+        by = E.divisor(atom)
+        if not isinstance(atom, E.FloorDiv | E.Mod) or not by:
+            return None
+        inner = stepped(linear(atom.left), at)
+        if inner is None:
+            return None
+        own, length = inner
+        whole = own % by == 0
+        run = min(run, length if whole else by // abs(own))
+        if isinstance(atom, E.Mod):
+            step += 0 if whole else coefficient * own
+        else:
+            step += coefficient * (own // by) if whole else 0
+    return step, run
+
+
 def coarser(form: Linear) -> Linear | None:
     """`high` with ``form >= 0`` exactly where ``high >= 0``: the part that small terms cannot sway.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2
 from types import MappingProxyType
 
-from pullback.algebra.linear import Linear, row_major
+from pullback.algebra.linear import Linear, row_major, stepped
 from pullback.config import Cap, Ints, frozen
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
@@ -190,15 +190,18 @@ def _lane_ns(stages: list[Stage], reads: list[Linear], axis: int, target: Target
 
 def _read_ns(form: Linear, at: Axis, width: int, unit: Rates) -> float:
     """A vector of elements: one value for all, whole vectors and what is picked from them, or one
-    element at a time.
+    element at a time. Of rows that go on elsewhere the last vector of each is another one.
     """
-    stride = form.of(at)
-    if form.hidden(at) or not -1 <= stride <= MOST_PICKED:
+    stride, run = stepped(form, at) or (None, 0)
+    extent = upper(at.extent)
+    apart = run < width or (run < extent and extent % run > 0)
+    if stride is None or apart or not -1 <= stride <= MOST_PICKED:
         return width * unit["gather"]
     if stride == 0:
         return unit["load"] / width
     picked = stride - 1 if stride > 0 else 1
-    return abs(stride) * unit["load"] + picked * unit["shuffle"]
+    ends = 1 + (run % width > 0) * width / run
+    return (abs(stride) * unit["load"] + picked * unit["shuffle"]) * ends
 
 
 def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:

@@ -38,6 +38,16 @@ def exp(b: Builder, x: Val) -> Val:
     return f.scale(p, f.whole("sub", f.bits(shifted), 0x4B400000))
 
 
+def _exp_within(f: Floats, x: Val) -> Val:
+    """``e ** x`` of an argument below 87 in size, whose result is no subnormal; any number of NaN."""
+    shifted = f.fma(x, LOG2E, ROUND32)
+    n = f.sub(shifted, ROUND32)
+    p = _exp_tail(f, x, n)
+    if f.powers:
+        return f.scalef(p, n)
+    return f.unbits(f.whole("add", f.bits(p), f.whole("shl", f.bits(shifted), 23)))
+
+
 def _exp_tail(f: Floats, x: Val, n: Val) -> Val:
     """``e ** (x - n ln 2)``"""
     r = f.fma(n, -0.693359375, x)
@@ -78,11 +88,11 @@ def tanh(b: Builder, x: Val) -> Val:
     if x.kind == "double":
         return vmath64.tanh(b, x)
     f = Floats(b, x)
-    size = f.abs(x)
-    big = f.sub(1.0, f.div(2.0, f.add(exp(b, f.mul(size, 2.0)), 1.0)))
+    size = f.at_most(f.abs(x), 10.0)  # tanh 10 is 1 - 4e-9
+    big = f.sub(1.0, f.div(2.0, f.add(_exp_within(f, f.mul(size, 2.0)), 1.0)))
     square = f.mul(x, x)
     small = f.fma(f.mul(f.poly(square, TANH32), square), size, size)
-    near = f.select(f.is_("olt", size, 0.9375), small, big)
+    near = f.select(f.is_("ogt", size, 0.9375), big, small)  # of NaN the one that stays so
     return f.copysign(near, x)
 
 
@@ -91,19 +101,14 @@ def erf(b: Builder, x: Val) -> Val:
     if x.kind == "double":
         return vmath64.erf(b, x)
     f = Floats(b, x)
-    size, square = f.abs(x), f.mul(x, x)
-    slope = f.poly(size, ERF32_LOG)
-    r = f.at_least(f.fma(slope, size, f.neg(size)), -90.0)
+    size, square = f.at_most(f.abs(x), 6.0), f.mul(x, x)  # erf 6 is 1 - 2e-17
+    slope = f.halves(size, ERF32_LOG)
+    r = f.fma(slope, size, f.neg(size))
     lost = f.fma(slope, size, f.neg(f.add(size, r)))
-    power = exp(b, r)
+    power = _exp_within(f, r)
     big = f.sub(1.0, f.fma(power, lost, power))
-    small = f.fma(f.poly(square, ERF32_SMALL), x, x)
-    return f.select(f.is_("ogt", size, 0.92), f.copysign(_saturated(f, big, size), x), small)
-
-
-def _saturated(f: Floats, big: Val, size: Val) -> Val:
-    """1 where the polynomial's powers overflow."""
-    return f.select(f.is_("ogt", size, 6.0), 1.0, big)
+    small = f.fma(f.halves(square, ERF32_SMALL), x, x)
+    return f.select(f.is_("ogt", size, 0.92), f.copysign(big, x), small)
 
 
 def sigmoid(b: Builder, x: Val) -> Val:

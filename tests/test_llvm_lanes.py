@@ -478,3 +478,27 @@ def test_misuse_is_refused() -> None:
         load([routine([x], [Store(x, inner, zero(float32))])])
     with pytest.raises(InvalidIR, match="not declared"):
         load([routine([], [vector(inner, 4, store)])])
+
+
+def test_integers_stand_in_front_of_loops() -> None:
+    """``for i: for k: y[9 i + k] = x[9 (5 i % 7) + k]``: one remainder for all k, also where the
+    loop between is written out.
+    """
+    x, y = Array("x", float32, 63), Array("y", float32, 6 * 63)
+    i, k, r = Var("i", 0, 5), Var("k", 0, 8), Var("r", 0, 6)
+    row = E.Mod(E.Add(E.Mul(i, index(5)), r), index(7))
+    read = Load(x, E.Add(E.Mul(row, index(9)), k))
+    at = E.Add(E.Mul(E.Add(E.Mul(i, index(7)), r), index(9)), k)
+    nest = loop(i, 6, loop(k, 9, loop(r, 7, Store(y, at, read), unroll=True)))
+    own = routine([x, y], [nest])
+    lines = emit_routine(own, HOST).splitlines()
+    heads = [n for n, line in enumerate(lines) if line.startswith("loop") and line[-1] == ":"]
+    rests = [n for n, line in enumerate(lines) if " urem " in line or " srem " in line]
+    assert len(heads) == 2, heads
+    assert len(rests) == 7, rests
+    assert heads[0] < min(rests), "a remainder of i stands inside of its loop"
+    assert max(rests) < heads[1], "a remainder is computed again in each turn of k"
+    given, made = np.arange(63, dtype=np.float32), np.zeros(6 * 63, np.float32)
+    load([own])[0]([given, made])
+    wanted = [given.reshape(7, 9)[(5 * n + m) % 7] for n in range(6) for m in range(7)]
+    np.testing.assert_array_equal(made.reshape(42, 9), wanted)

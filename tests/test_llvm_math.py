@@ -89,6 +89,15 @@ def test_float32_edges(name: str, target: Target, lanes: bool) -> None:
         np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", BUILD)
+def test_float32_nans_of_any_bits(name: str, target: Target) -> None:
+    """Also those whose low bits would reach an exponent."""
+    bits = [0x7FC00000, 0x7FC00001, 0xFFC00081, 0x7FFFFFFF, 0xFFC0FFFF, 0x7FC00100]
+    data = np.array(bits * 4, np.uint32).view(np.float32)
+    assert np.isnan(compute(name, data, float32, target)).all()
+
+
 def test_subnormal_results_of_exp() -> None:
     data = np.linspace(-104, -87, 5000).astype(np.float32)
     wanted = np.exp(data.astype(np.float64))

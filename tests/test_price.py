@@ -129,6 +129,23 @@ def test_a_quotient_by_a_power_of_two_is_a_shift() -> None:
     assert quotients(5) > 1.5 * quotients(16)
 
 
+def test_integers_are_priced_in_front_of_loops() -> None:
+    """``y[64 i + k] = x[64 (5 i % 7) + k]``: a remainder for each i, not for each k."""
+    x, y = Array("x", float32, 448), Array("y", float32, 6400)
+    i, k = Var("i", 0, 99), Var("k", 0, 63)
+
+    def nest(changing: Var) -> float:
+        row = E.Mod(E.Mul(changing, index(5)), index(7))
+        read = Load(x, E.Add(E.Mul(row, index(64)), k))
+        store = Store(y, E.Add(E.Mul(i, index(64)), k), read)
+        inner = For(k, index(0), index(64), (store,))
+        body = (For(i, index(0), index(100), (inner,)),)
+        routine = Routine("rows", (x, y), (), (), (), Var("task", 0, 0), 1, body)
+        return nest_price(routine, TARGET).arithmetic
+
+    assert nest(k) > 1.5 * nest(i)
+
+
 def test_sums_that_wait_for_one_another() -> None:
     """One sum after the other, and four beside one another."""
 
@@ -233,7 +250,7 @@ def test_a_panel_is_written_by_whole_lines() -> None:
 def test_sums_are_added_up_together() -> None:
     """Sixteen vectors become one by 15 times two shuffles and an addition, one by four halvings."""
     reader, lane = (
-        Reader(TARGET, TARGET.profile, Facts()),
+        Reader(TARGET, TARGET.profile, Facts(), {}),
         Lane(Varying(Var("i", 0, 15), frozenset()), 16, 1),
     )
     shuffle, plain = (TARGET.profile.rate("unit", name) for name in ("shuffle", "plain"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from time import perf_counter
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, ZEN5, kernel, num, stage, start, variable
-from pullback.algebra.linear import Linear, coarser, divide, linear, offset
+from pullback.algebra.linear import Linear, coarser, divide, linear, offset, stepped
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import int64
@@ -416,3 +416,40 @@ def test_what_all_tiles_share_does_not_make_them_narrow() -> None:
     stages = stage(dots, (0, None)), stage(exps, (0, None)), stage(z, (0, 2), y)
     plan = choose(kernel((heads, wide), *stages), HOST)
     assert plan.scratch_bytes > HOST.l2 // 2 and plan.tile[1] >= HOST.lanes(4)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_steps_of_a_form(inner: int, outer: int, factor: int, start: int) -> None:
+    """``f(x + 1) - f(x)`` is the step but where a run ends."""
+    at = Axis(0, inner * outer * 8)
+    whole = E.FloorDiv(E.Mul(at, index(factor)), index(inner * factor))
+    rest = E.Mod(E.Add(E.Mul(at, index(factor)), index(start * inner * factor)), index(inner * 12))
+    form = linear(E.Add(E.Mul(E.Mod(whole, index(outer)), index(100)), E.Mul(rest, index(3))))
+    step, run = stepped(form, at) or (0, 0)
+    made = [value(form.expr(), {at: n}) for n in range(at.extent)]
+    ends = sum(b - a != step for a, b in pairwise(made))
+    assert not run or ends <= 2 * at.extent // run + 1, f"{made}: not by {step} in {run} on end"
+
+
+def test_steps_through_quotients() -> None:
+    at, other = Axis(0, 6272), Axis(1, 4)
+    lane = E.Add(E.Mul(E.FloorDiv(at, index(32)), index(64)), E.Mod(at, index(32)))
+    assert stepped(linear(lane), at) == (1, 32)
+    row = E.Mod(E.FloorDiv(at, index(49)), index(3))
+    assert stepped(linear(E.Add(row, other)), at) == (0, 49)
+    assert stepped(linear(E.Mul(E.Mod(E.Mul(at, index(2)), index(9)), index(5))), at) == (10, 4)
+    assert stepped(linear(E.FloorDiv(E.Mul(at, index(6)), index(4))), at) == (0, 0)
+    assert stepped(linear(E.Mod(at, E.Add(other, index(1)))), at) is None
+
+
+def test_lanes_go_along_memory_through_quotients() -> None:
+    """Sums over windows of ``x[i // 8 % 4, j // 7 * 4 + j % 7.., i % 8]``: lanes are columns i."""
+    x = variable("x", 12, 7, 32)
+
+    def body(i: Expr, j: Expr) -> Expr:
+        return read(x, E.FloorDiv(j, index(7)), E.Mod(j, index(7)), E.Mod(i, index(32)))
+
+    summed = define("s", (96,), body, over=(84,))
+    made = choose(kernel((96,), stage(summed, (0,))), HOST)
+    assert made.steps[0].vector == 0, made

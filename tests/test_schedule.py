@@ -444,12 +444,15 @@ def test_steps_through_quotients() -> None:
 
 
 def test_lanes_go_along_memory_through_quotients() -> None:
-    """Sums over windows of ``x[i // 8 % 4, j // 7 * 4 + j % 7.., i % 8]``: lanes are columns i."""
-    x = variable("x", 12, 7, 32)
+    """Sums over windows, ``sum[j] x[j // 7, i // 32, j % 7, i % 32]``: lanes are columns i."""
+    x = variable("x", 640, 2, 7, 32)
 
     def body(i: Expr, j: Expr) -> Expr:
-        return read(x, E.FloorDiv(j, index(7)), E.Mod(j, index(7)), E.Mod(i, index(32)))
+        (window, row), (head, column) = (
+            (E.FloorDiv(a, index(by)), E.Mod(a, index(by))) for a, by in ((j, 7), (i, 32))
+        )
+        return read(x, window, head, row, column)
 
-    summed = define("s", (96,), body, over=(84,))
-    made = choose(kernel((96,), stage(summed, (0,))), HOST)
+    summed = define("s", (64,), body, over=(4480,))
+    made = choose(kernel((64,), stage(summed, (0,))), HOST)
     assert made.steps[0].vector == 0, made

@@ -115,7 +115,7 @@ def test_gradients_of_attention_share_exponentials() -> None:
 
 
 def arena(layers: int, table: int) -> int:
-    """Bytes of the arena of a chain of attention, with gradients, `table` columns by as many rows."""
+    """Bytes of the arena of a chain of attention of `table` positions, with gradients."""
 
     def loss(x: Any) -> Any:
         for _ in range(layers):

@@ -39,7 +39,7 @@ def exp(b: Builder, x: Val) -> Val:
 
 
 def _exp_within(f: Floats, x: Val) -> Val:
-    """``e ** x`` of an argument below 87 in size, whose result is no subnormal; any number of NaN."""
+    """``e ** x`` of an argument below 87 in size: no subnormals. Of NaN any number."""
     shifted = f.fma(x, LOG2E, ROUND32)
     n = f.sub(shifted, ROUND32)
     p = _exp_tail(f, x, n)

@@ -506,17 +506,15 @@ def stop_gradient(x: Tensor) -> Tensor:
 def keep(x: Tensor, when: str) -> Tensor:
     """The same values, marked to reach memory "never", "always", or as is best ("auto").
 
-    "again": no, but where a processor has room and it takes less. "late": as is best, but not
-    computed by a kernel that its readers wait for, after which it would lie in memory until then.
+    "again": no, but where a processor has room and it takes less. "late": as is best, but by no
+    kernel that its readers wait for.
 
     Example:
         >>> pb.keep(pb.ones(2) * 3, "always")
         Tensor([3., 3.], dtype=float32)
     """
-    if when not in [k.value for k in Keep]:
-        raise OptionError(
-            f"keep: when={when!r}", help="never, again, late, always or auto", code="E124"
-        )
+    if when not in (known := [k.value for k in Keep]):
+        raise OptionError(f"keep: when={when!r}", help=f"one of {known}", code="E124")
     return Tensor(W.copy(value_of(x), "keep", keep=Keep(when)))
 
 

@@ -80,19 +80,6 @@ class Floats:
             value = self.fma(value, x, c)
         return value
 
-    def halves(self, x: Val, coefficients: Sequence[float]) -> Val:
-        """Estrin's rule, highest power first: pairs, pairs of pairs, each level beside itself.
-
-        ``((a x + b) x + c) x + d  ->  (a x + b) x^2 + (c x + d)``, whose steps wait for two others
-        """
-        level: list[Val | float] = list(reversed(coefficients))
-        while len(level) > 1:
-            pairs = zip(level[::2], level[1::2], strict=False)
-            joined: list[Val | float] = [self.fma(high, x, low) for low, high in pairs]
-            level = joined + level[len(level) // 2 * 2 :]
-            x = self.mul(x, x) if len(level) > 1 else x
-        return self.real(level[0])
-
     def power(self, n: Val) -> Val:
         """``2 ** n`` of an integer well inside the exponent's range."""
         bias, shift = (127, 23) if self.kind == "float" else (1023, 52)

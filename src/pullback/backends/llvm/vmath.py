@@ -102,12 +102,12 @@ def erf(b: Builder, x: Val) -> Val:
         return vmath64.erf(b, x)
     f = Floats(b, x)
     size, square = f.at_most(f.abs(x), 6.0), f.mul(x, x)  # erf 6 is 1 - 2e-17
-    slope = f.halves(size, ERF32_LOG)
+    slope = f.poly(size, ERF32_LOG)
     r = f.fma(slope, size, f.neg(size))
     lost = f.fma(slope, size, f.neg(f.add(size, r)))
     power = _exp_within(f, r)
     big = f.sub(1.0, f.fma(power, lost, power))
-    small = f.fma(f.halves(square, ERF32_SMALL), x, x)
+    small = f.fma(f.poly(square, ERF32_SMALL), x, x)
     return f.select(f.is_("ogt", size, 0.92), f.copysign(big, x), small)
 
 

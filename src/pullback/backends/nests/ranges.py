@@ -28,7 +28,6 @@ from pullback.backends.nests.checks import (
     without,
 )
 from pullback.backends.nests.parts import in_parts
-from pullback.backends.nests.steady import steadied
 from pullback.backends.nests.touched import arrays, loaded, scattered, written_by
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int32, int64
@@ -68,7 +67,7 @@ def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
     """The nest of a kernel, its loops between the bounds that guards over data leave; sums for
     places that are data in parts.
     """
-    return steadied(in_parts(ranged(lower(kernel, schedule, marks=marks))))
+    return in_parts(ranged(lower(kernel, schedule, marks=marks)))
 
 
 def ranged(routine: Routine) -> Routine:

@@ -78,8 +78,9 @@ def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
         if not isinstance(definition.form, Reduce):
             continue
         for factor in map(uncast, factors(definition.body)):
-            source = factor.source if isinstance(factor, Take) else None
-            if not isinstance(source, Definition) or source.keep is not Keep.AUTO:
+            if not isinstance(factor, Take) or not isinstance(source := factor.source, Definition):
+                continue
+            if source.keep is not Keep.AUTO:
                 continue
             if not isinstance(source.body, E.If) or not is_view(source.body):
                 continue

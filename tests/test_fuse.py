@@ -17,6 +17,7 @@ from pullback.backends.reference.definitions import evaluate
 from pullback.fuse import fuse
 from pullback.fuse.cost import outer_choices
 from pullback.fuse.entry import emit, group
+from pullback.fuse.group import Grouping, Verdict
 from pullback.fuse.groups import Group
 from pullback.fuse.problem import Problem
 from pullback.ir import expr as E
@@ -313,11 +314,23 @@ def test_kernel_counts() -> None:
     assert len(fuse(graphs.gpt_step(4), TARGET)) <= 14 * 4 + 6
 
 
-def test_grouping_is_fast() -> None:
-    graph = graphs.encoder_step(6)
-    start = time.thread_time()
-    fuse(graph, TARGET)
-    assert time.thread_time() - start < 1.0
+def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of kernels are looked at in proportion to the layers, kernels alike have one price."""
+    judged: list[tuple[int, int]] = []
+    judge = Grouping.judge
+
+    def counted(self: Grouping, i: int, j: int) -> Verdict:
+        judged.append((i, j))
+        return judge(self, i, j)
+
+    monkeypatch.setattr(Grouping, "judge", counted)
+    prices, pairs = [], []
+    for layers in (3, 6):
+        judged.clear()
+        prices.append(len(group(graphs.encoder_step(layers), TARGET).prices))
+        pairs.append(len(judged))
+    assert prices[0] == prices[1], f"{prices} prices of 3 and 6 layers"
+    assert pairs[1] < 2.5 * pairs[0], f"{pairs} pairs of 3 and 6 layers"
 
 
 def test_reasons_are_recorded() -> None:

@@ -114,6 +114,10 @@ class Grouping:
         return bool(self.below[i] & self.above[j] or self.below[j] & self.above[i])
 
     def waits(self, i: int, j: int) -> bool:
+        """Whether a late value of either would wait in memory if they were one."""
+        return self._waits(i, j) or self._waits(j, i)
+
+    def _waits(self, i: int, j: int) -> bool:
         """Whether a late value that `i` makes for other kernels is needed only after `j` too."""
         if self.above[j] >> i & 1:
             return False
@@ -147,7 +151,7 @@ class Grouping:
         b = self.groups[j]
         if self.cyclic(i, j):
             return Verdict("another kernel must run between them")
-        if self.waits(i, j) or self.waits(j, i):
+        if self.waits(i, j):
             return Verdict("what is computed late would wait")
         joint, reason = self.join_legally(a, b)
         if joint is None:
@@ -167,7 +171,7 @@ class Grouping:
 
     def able(self, i: int, j: int) -> Group | None:
         """The joint group of two that a rule joins."""
-        if i == j or self.cyclic(i, j) or self.waits(i, j) or self.waits(j, i):
+        if i == j or self.cyclic(i, j) or self.waits(i, j):
             return None
         joint, _ = self.join_legally(self.groups[i], self.groups[j])
         return None if joint is None or self.cuts(i, j, joint) else joint

@@ -144,9 +144,9 @@ class Memory:
             inner = min(
                 (c for c in loops if c.number > number), key=attrgetter("number"), default=None
             )
-            place = None if inner is None else inner.enter
-            term = self.b.placed(place, "mul", value, const(coefficient, "i64"))
-            total = self.b.placed(place, "add", total, term)
+            with self.b.before(inner):
+                term = self.b.binary("mul", value, const(coefficient, "i64"))
+                total = self.b.binary("add", total, term)
         return total
 
     def _vector_pointer(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:

@@ -8,7 +8,6 @@ side of an `If`: there memory is touched only under its mask.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 from pullback.backends.llvm.text import Builder, Counter, Val
 from pullback.backends.nests.analysis import NOTHING, Cell, Facts, Varying
@@ -91,7 +90,8 @@ class Scope:
 
     def entered(self, number: int) -> Counter | None:
         """The outermost loop around this scope that is entered after so many names were made."""
-        first, scope = None, cast(Scope | None, self.uniform)
+        first: Counter | None = None
+        scope: Scope | None = self.uniform
         while scope is not None:
             for counter in scope.counters.values():
                 first = counter if counter.number > number else first

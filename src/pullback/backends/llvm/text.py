@@ -240,8 +240,10 @@ class Builder:
         lines: list[Line] = []
         self.lines, self.loop = lines, loop.number
         yield
-        loop.enter += [line for line in lines if isinstance(line, str)]
         self.lines, self.loop = around
+        for line in lines:
+            assert isinstance(line, str)  # no loop stands in there
+            loop.enter.append(line)
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -355,17 +357,6 @@ class Builder:
         a, b = self.unify(a, b)
         name = f"{op} {flags}" if flags else op
         return self.value(f"{name} {a.typed}, {b.text}", a.kind, a.lanes)
-
-    def placed(self, place: list[str] | None, op: str, a: Val, b: Val) -> Val:
-        """``op a, b`` of integers at a `slot`; here without one."""
-        if place is None:
-            return self.binary(op, a, b)
-        folded = _fold(op, a, b)
-        if folded is not None:
-            return folded
-        made = Val(f"%{self.name()}", a.kind)
-        place.append(f"  {made.text} = {op} {a.typed}, {b.text}")
-        return made
 
     def compare(self, op: str, a: Val, b: Val) -> Val:
         """``icmp`` or ``fcmp`` by type; integer literals are folded."""

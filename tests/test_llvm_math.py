@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import pullback as pb
 from llvm_support import TARGETS, load, loop, routine, vector
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, float64
@@ -25,6 +28,7 @@ BUILD: dict[str, Callable[[Expr], Expr]] = {
     "tanh": lambda x: Native("tanh", (x,)),
     "erf": lambda x: Native("erf", (x,)),
     "sigmoid": lambda x: Native("sigmoid", (x,)),
+    "normal_cdf": lambda x: Native("normal_cdf", (x,)),
 }
 WANTED: dict[str, Callable[[Floats], Floats]] = {
     "exp": np.exp,
@@ -34,13 +38,16 @@ WANTED: dict[str, Callable[[Floats], Floats]] = {
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "normal_cdf": np.vectorize(lambda x: math.erfc(-x * math.sqrt(0.5)) / 2, otypes=[np.float64]),
 }
 RANGES = {
     "exp": (-104.0, 88.7), "log": (1e-38, 1e4), "sin": (-1e4, 1e4), "sqrt": (0.0, 1e6),
     "tanh": (-10.0, 10.0), "erf": (-5.0, 5.0), "sigmoid": (-80.0, 88.0),
+    "normal_cdf": (-1.0, 20.0),
 }  # fmt: skip
 ULPS = {
     "exp": 1.1, "log": 1.0, "sin": 1.6, "sqrt": 0.51, "tanh": 1.6, "erf": 1.6, "sigmoid": 2.6,
+    "normal_cdf": 4.0,
 }  # fmt: skip
 EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 1.0, -1.0, 89.5, -110.0, 3e38, -3e38]
 
@@ -96,6 +103,28 @@ def test_float32_nans_of_any_bits(name: str, target: Target) -> None:
     bits = [0x7FC00000, 0x7FC00001, 0xFFC00081, 0x7FFFFFFF, 0xFFC0FFFF, 0x7FC00100]
     data = np.array(bits * 4, np.uint32).view(np.float32)
     assert np.isnan(compute(name, data, float32, target)).all()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_the_tail_of_the_normal_distribution(target: Target) -> None:
+    """Far below 0 ``1 + erf`` would cancel; the square of x is rounded, x^2 / 2 units of it."""
+    data = np.linspace(-13, 0, 50001).astype(np.float32)
+    wide = data.astype(np.float64)
+    wanted = WANTED["normal_cdf"](wide)
+    error = np.abs(compute("normal_cdf", data, float32, target) - wanted)
+    assert np.all(error <= wanted * (4 + wide * wide / 2) * 2.0**-24 + 2.0**-149)
+
+
+def test_gelu_and_its_slope_have_one_power(tmp_path: Path) -> None:
+    gelu = pb.nn.functional.gelu
+    x = np.ones(4096, np.float32)
+    counts = []
+    for name, f in (("value", gelu), ("slope", pb.grad(lambda x: pb.sum(gelu(x))))):
+        own = pb.Options(target="x86-64-v3", dump=tmp_path / name, cache=None)
+        pb.jit(f, options=own)(x)
+        (code,) = (tmp_path / name).glob("*-assembly-*")
+        counts.append(len(re.findall(r"vfn?m(?:add|sub)", code.read_text())))
+    assert 0 < counts[1] <= counts[0] + 2, counts
 
 
 def test_subnormal_results_of_exp() -> None:

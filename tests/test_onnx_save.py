@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "resize": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), [normal(1, 2, 3, 3)]),
     "einsum": (lambda a, b, c: pb.einsum("ij,jk,kl->il", a, b, c),
                [normal(3, 4), normal(4, 5), normal(5, 2)]),
+    "gelu": (F.gelu, [normal(3, 4)]),
     "same": (lambda x: (x, x + 1, x + 1), [normal(3)]),
 }  # fmt: skip
 

@@ -67,6 +67,12 @@ def _erf(x: Expr, y: Expr) -> Expr:
     return fold.mul(bell, F.like(2 / math.sqrt(math.pi), x))
 
 
+def _normal(x: Expr, y: Expr) -> Expr:
+    """``exp(-x^2 / 2) / sqrt(2 pi)``"""
+    bell = E.Exp(E.Mul(F.square(x), F.like(-0.5, x)))
+    return fold.mul(bell, F.like(1 / math.sqrt(2 * math.pi), x))
+
+
 def _rsqrt(x: Expr, y: Expr) -> Expr:
     """``-y^3 / 2``"""
     return fold.mul(E.Mul(F.square(y), y), F.like(-0.5, x))
@@ -74,6 +80,7 @@ def _rsqrt(x: Expr, y: Expr) -> Expr:
 
 ACOS = ("left", "condition", "left", "otherwise", "value", "left", "right", "left")
 COS = ("right", "left", "right", "left", "value", "left")
+NORMAL = ("left", "left", "then", "left", "left")
 TESTED = ("condition", "left", "left")
 SIGNED = ("otherwise", "condition", "left")
 COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
@@ -97,7 +104,10 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),
         Composite(F.cos, COS, lambda x, y: fold.negate(E.Sin(x)), tame=True),
     ),
-    E.Mul: (Composite(F.acos, ACOS, lambda x, y: fold.negate(F.reciprocal(_root(x)))),),
+    E.Mul: (
+        Composite(F.acos, ACOS, lambda x, y: fold.negate(F.reciprocal(_root(x)))),
+        Composite(F.normal_cdf, NORMAL, _normal, tame=True),
+    ),
     E.Div: (Composite(F.rsqrt, ("right", "value"), _rsqrt),),
 }
 

@@ -202,6 +202,12 @@ def erf(x: Expr) -> Expr:
     return If(Less(size, like(1, x)), near, _mirrored(x, far))
 
 
+@wide
+def normal_cdf(x: Expr) -> Expr:
+    """``(1 + erf(x / sqrt 2)) / 2``: how likely a normal number is below x."""
+    return times(plus(erf(times(x, math.sqrt(0.5))), 1), 0.5)
+
+
 def relu(x: Expr) -> Expr:
     """``max(0, x)``; its derivative at 0 is 0."""
     return E.maximum(like(0, x), x)

@@ -93,8 +93,8 @@ class Peek(Expr):
 class Native(Expr):
     """A scalar function that a backend provides, chosen from a composite's canonical form.
 
-    `name` is one of NATIVES; its meaning is NumPy's (erf: SciPy's). ``power(x, y)`` is
-    ``exp(y log x)``.
+    `name` is one of NATIVES; its meaning is NumPy's (erf: SciPy's; normal_cdf: its ndtr).
+    ``power(x, y)`` is ``exp(y log x)``.
     """
 
     __slots__ = ("args", "name")
@@ -111,7 +111,7 @@ ARITY = {"maximum": 2, "minimum": 2, "power": 2, "fma": 3}  # of all others 1
 NATIVES = (
     "maximum", "minimum", "abs", "floor", "fma", "tanh", "erf", "sigmoid", "softplus", "cos", "tan",
     "sinh", "cosh", "log1p", "expm1", "log2", "log10", "atan", "asin", "acos", "asinh", "acosh",
-    "atanh", "power",
+    "atanh", "power", "normal_cdf",
 )  # fmt: skip
 
 

@@ -86,7 +86,10 @@ FORMS: dict[type[Expr], tuple[Form, ...]] = {
         Form(F.asin, (Less, If, If), SIGNED),
     ),
     Add: (Form(F.softplus, (If, If), ("left", "then")),),
-    Mul: (Form(F.acos, (If, Const), ACOS),),
+    Mul: (
+        Form(F.acos, (If, Const), ACOS),
+        Form(F.normal_cdf, (Add, Const), ("left", "left", "then", "left", "left")),
+    ),
     Div: (
         Form(F.log2, (Log, Const), ("left", "value")),
         Form(F.log10, (Log, Const), ("left", "value")),

@@ -152,6 +152,13 @@ static inline float pb_erf(float x) {
   float small_ = MADD(PB_POLY(square, PB_ERF32_SMALL), x, x);
   return size > 0.92f ? copysignf(big, x) : small_;
 }
+static inline float pb_normal_cdf(float x) {
+  float size = fabsf(x);
+  size = size > 15.0f ? 15.0f : size;
+  float ratio = PB_POLY(size, PB_NORMAL32_TOP) / PB_POLY(size, PB_NORMAL32_BELOW);
+  float tail = pb_exp(x * x * -0.5f) * ratio;
+  return x < 0.0f ? tail : 1.0f - tail;
+}
 
 #define PB_FLOATS(name, type, exp_, log1p_, fabs_) \
   static inline type pb_maximum_##name(type a, type c) { return c != c ? c : c > a ? c : a; } \

@@ -16,8 +16,10 @@ C_TYPES = {
     "float64": "double",
 }  # fmt: skip
 HELPERS = Path(__file__).with_name("helpers.h")
-TABLES = ("EXP32", "LOG32", "TANH32", "ERF32_LOG", "ERF32_SMALL")
-SINGLE = ("exp", "log", "tanh", "erf")  # of helpers.h, for float32
+TABLES = (
+    "EXP32", "LOG32", "TANH32", "ERF32_LOG", "ERF32_SMALL", "NORMAL32_TOP", "NORMAL32_BELOW",
+)  # fmt: skip
+SINGLE = ("exp", "log", "tanh", "erf", "normal_cdf")  # of helpers.h, for float32
 OWN = ("maximum", "minimum", "sigmoid", "softplus", "power")  # of helpers.h, for any type
 FUSED = {16: ("_mm", "__m128"), 32: ("_mm256", "__m256"), 64: ("_mm512", "__m512")}
 FLOATS = (("float32", "float", 4), ("float64", "double", 8))

@@ -27,6 +27,7 @@ Need = tuple[Expr, Scope]
 ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {
     "sqrt": vmath.sqrt, "exp": vmath.exp, "log": vmath.log, "sin": vmath.sin, "cos": vmath.cos,
     "tan": vmath.tan, "tanh": vmath.tanh, "erf": vmath.erf, "sigmoid": vmath.sigmoid,
+    "normal_cdf": vmath.normal_cdf,
 }  # fmt: skip
 """Functions of floats with code of their own."""
 

@@ -31,7 +31,7 @@ SIGNS: dict[type[Expr], str] = {
     E.Add: "+", E.Mul: "*", E.Div: "/", E.And: "&", E.Or: "|", E.Xor: "^",
 }  # fmt: skip
 CALLS: dict[type[Expr], str] = {E.Exp: "exp", E.Log: "log", E.Sqrt: "sqrt", E.Sin: "sin"}
-POLYNOMIALS = ("exp", "log", "tanh", "erf")  # of wide.cl, for float32
+POLYNOMIALS = ("exp", "log", "tanh", "erf", "normal_cdf")  # of wide.cl, for float32
 LIBRARY = (
     "tanh", "erf", "floor", "fma", "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2", "log10",
     "atan", "asin", "acos", "asinh", "acosh", "atanh",
@@ -375,7 +375,7 @@ class Wide:
             return self.extreme(name[:3], args[0], args[1], kind)
         if name == "abs" and kind.is_float:
             return f"fabs({args[0]})"
-        if name in LIBRARY:
+        if name in LIBRARY or name in POLYNOMIALS:
             return self.call(name, args, kind)
         if name not in ("sigmoid", "softplus"):
             raise NotWide

@@ -46,3 +46,10 @@ static inline F pb_erf_wide(F x) {
   F small_ = fma(PB_WIDE_POLY(square, PB_ERF32_SMALL), x, x);
   return select(small_, copysign(big, x), size > 0.92f);
 }
+static inline F pb_normal_cdf_wide(F x) {
+  F size = fabs(x);
+  size = select(size, (F)(15.0f), size > 15.0f);
+  F ratio = PB_WIDE_POLY(size, PB_NORMAL32_TOP) / PB_WIDE_POLY(size, PB_NORMAL32_BELOW);
+  F tail = pb_exp_wide(x * x * -0.5f) * ratio;
+  return select(1.0f - tail, tail, x < 0.0f);
+}

@@ -40,6 +40,7 @@ def _sigmoid(x: float) -> float:
 _NUMPY = ("tanh", "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2", "log10")
 _NATIVE: dict[str, Callable[..., Any]] = {
     "erf": math.erf,
+    "normal_cdf": lambda x: math.erfc(-x * math.sqrt(0.5)) / 2,
     "sigmoid": _sigmoid,
     "softplus": lambda x: np.logaddexp(x, 0.0),
     "power": lambda x, y: np.power(x, y) if 0 < x < np.inf else np.exp(y * np.log(x)),

@@ -27,8 +27,7 @@ def silu(x: Expr) -> Expr:
 @wide
 def gelu(x: Expr) -> Expr:
     """``x * (1 + erf(x / sqrt 2)) / 2``"""
-    inner = F.erf(Mul(x, like(math.sqrt(0.5), x)))
-    return Mul(Mul(x, like(0.5, x)), Add(like(1, x), inner))
+    return Mul(x, F.normal_cdf(x))
 
 
 @wide

@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Triton's functions are interpreted, whoever imports it first: PyTorch does.
+# Kernels of Triton run on the processor; it is read when Triton is imported, by PyTorch too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("steady", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "steady")
 
-
-# Kernels of Triton run on the processor; it is read when Triton is imported, by PyTorch too.
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 gc.disable()  # until tests are collected: nothing of what is made is garbage
 

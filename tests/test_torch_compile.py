@@ -421,3 +421,16 @@ def test_the_backend_is_found_by_its_name() -> None:
     assert x.grad is not None
     torch.testing.assert_close(x.grad, 2 * x.detach().cos())
     assert pb.torch.report().graphs
+
+
+def test_an_operator_of_others_that_came_later_is_written_by_them(fresh_torch: None) -> None:
+    """PyTorch's table of such is read once, before it."""
+    x = torch.randn(5)
+    torch.compile(lambda t: t * 2, backend="pullback")(x)
+    library = torch.library.Library("late_test", "DEF")
+    library.define("thrice(Tensor x) -> Tensor")
+    library.impl("thrice", lambda t: t * 3, "CompositeImplicitAutograd")
+    function = torch.compile(
+        torch.ops.late_test.thrice, backend="pullback", options={"fallback": "error"}
+    )
+    torch.testing.assert_close(function(x), x * 3)

@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -264,14 +265,21 @@ def _decompositions(settings: Settings) -> dict[Any, Any]:
     Attention stays whole, forward and backward: written out, the one does not give what the other
     takes.
     """
-    table = core_aten_decompositions()
     return {
         operator: way
-        for operator, way in table.items()
-        if operator not in RULES
-        and "scaled_dot_product" not in str(operator)
-        and not (settings.fallback_random and RANDOM in operator.tags)
+        for operator, way in _core().items()
+        if operator not in RULES and not (settings.fallback_random and RANDOM in operator.tags)
     }
+
+
+@cache
+def _core() -> dict[Any, Any]:
+    """PyTorch's table but attention, 70 ms to write out.
+
+    An operator of others that is made later is not in it: PyTorch writes such by itself.
+    """
+    table = core_aten_decompositions()
+    return {o: way for o, way in table.items() if "scaled_dot_product" not in str(o)}
 
 
 @dataclass

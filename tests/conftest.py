@@ -16,6 +16,10 @@ from hypothesis import settings
 # Kernels of Triton run on the processor; it is read when Triton is imported, by PyTorch too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+HERE = Path(__file__).parent
+# Of a second and more (scripts/long_tests.py): not in a run of all, but where their file is named.
+LONG = frozenset((HERE / "long.txt").read_text().splitlines())
+
 settings.register_profile("steady", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "steady")
@@ -61,13 +65,23 @@ def pytest_collection_modifyitems(
 ) -> Generator[None]:
     """Which tests are slow is marked before `-m` is asked, and `--every` picks of what it left."""
     _sample(items)
+    for item in items:
+        if item.nodeid in LONG:
+            item.add_marker("long")
     yield
-    every = config.getoption("every")
+    every, plain = config.getoption("every"), _is_plain(config)
     picked, left = [], []
     for item in items:
-        (left if zlib.crc32(item.nodeid.encode()) % every else picked).append(item)
+        out = zlib.crc32(item.nodeid.encode()) % every or (plain and item.nodeid in LONG)
+        (left if out else picked).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = picked
+
+
+def _is_plain(config: pytest.Config) -> bool:
+    """Whether all tests are run, and nobody said which: ``pytest`` alone."""
+    whole = all(Path(path).resolve() == HERE for path in config.args)
+    return whole and config.option.markexpr == "not slow"
 
 
 def _sample(items: list[pytest.Item]) -> None:

@@ -561,6 +561,17 @@ def test_one_name_is_one_thing() -> None:
 UNORDERED = {"config", "grad", "ir", "simplify"}  # rooms whose helpers stand above, too
 
 
+def test_the_long_tests_are_tests() -> None:
+    """A name that no test has any more would leave nothing out."""
+    gone = []
+    for name in (ROOT.parent.parent / "tests" / "long.txt").read_text().splitlines():
+        path, _, test = name.partition("::")
+        text = (ROOT.parent.parent / path).read_text()
+        if f"def {test.partition('[')[0]}(" not in text:
+            gone.append(name)
+    assert not gone, gone
+
+
 def test_helpers_stand_below_what_first_uses_them() -> None:
     """A file of the core reads downwards: a private function comes after its first user."""
     above = []

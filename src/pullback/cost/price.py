@@ -7,9 +7,9 @@ from pullback.config import frozen
 OVERLAP = 1.5  # exponent: parts that take equally long take 2 ** (2/3) times as long together
 
 
-def together(*parts: float) -> float:
+def together(*parts: float, exponent: float = OVERLAP) -> float:
     """Nanoseconds of parts that overlap but for what is lost where they are alike."""
-    return float(sum(part**OVERLAP for part in parts) ** (1 / OVERLAP))
+    return float(sum(part**exponent for part in parts) ** (1 / exponent))
 
 
 @frozen

@@ -47,7 +47,7 @@ def operands(kernel: Kernel, target: Target, columns: Choices) -> Choices:
     steps = [step for step in own.steps if step.product is not None]
     if len(steps) != 1 or not isinstance(loops := steps[0].loops, TileLoops):
         return ()
-    if loops.terms is not None and loops.right is Right.IN_PLACE:
+    if loops.ahead or (loops.terms is not None and _far(kernel, steps[0], target)):
         return ()  # it comes from memory, in order: the price has all of a launch near
     known = choose(kernel, target, columns).steps  # before loops of some products are plain
     (bare,) = (s for s in known if s.product is not None and s.lead == steps[0].lead)
@@ -76,6 +76,13 @@ def _apart(kernel: Kernel, step: Step) -> bool:
     """Whether terms of the left operand lie apart, so that blocks of k keep their lines near."""
     seen, at = _product(step), _last(kernel, step)
     return any(address(take).of(at) not in (0, 1) for take in takes(seen.left))
+
+
+def _far(kernel: Kernel, step: Step, target: Target) -> bool:
+    """Whether the right operand is read where it lies, and no cache holds it."""
+    right, loops = _product(step).right, step.loops
+    size = volume(kernel.stages[step.lead], right.axes) * right.dtype.itemsize
+    return isinstance(loops, TileLoops) and loops.right is Right.IN_PLACE and size > target.l3
 
 
 def _aside(kernel: Kernel, step: Step) -> bool:

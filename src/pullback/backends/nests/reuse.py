@@ -95,6 +95,12 @@ class Access:
         self.alike = (self.array, *sorted((step, n) for _, step, n in self.terms))
         self.known = {}
 
+    @property
+    def streamed(self) -> bool:
+        """Whether it goes along memory in the innermost loop that moves it."""
+        moved = [(at, step) for step, _, at in self.steps if at < self.depth]
+        return not self.scattered and max(moved, default=(0, 0))[1] <= FOLLOWED
+
     def bytes(self, first: int, line: int = LINE) -> float:
         """Bytes of the lines that the loops of its path from the n-th on touch."""
         most = self.array.size * self.array.dtype.itemsize + line

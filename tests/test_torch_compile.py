@@ -19,6 +19,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
 from torch.nn import functional as F  # noqa: E402
 
+from pullback.bridge.backend import Settings  # noqa: E402
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
@@ -434,3 +436,16 @@ def test_an_operator_of_others_that_came_later_is_written_by_them(fresh_torch: N
         torch.ops.late_test.thrice, backend="pullback", options={"fallback": "error"}
     )
     torch.testing.assert_close(function(x), x * 3)
+
+
+def test_the_environment_says_how_programs_are_compiled(
+    fresh_torch: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PULLBACK_DUMP", str(tmp_path / "stages"))
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PULLBACK_PROFILE", "1")
+    x = torch.randn(5)
+    torch.testing.assert_close(compiled(torch.exp)(x), torch.exp(x))
+    assert list((tmp_path / "stages").glob("*-nest-*"))
+    own = Settings.of(None, {"threads": 2, "memory": 4096}).program()
+    assert (own.threads, own.memory, own.profile) == (2, 4096, True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -106,10 +106,11 @@ class Settings:
         return settings
 
     def program(self) -> Options:
-        """As programs take it. Raises: OptionError."""
+        """As programs take it, and what the environment says. Raises: OptionError."""
         threads = torch.get_num_threads() if self.threads is None else self.threads
         memory = None if self.share < 1 else self.memory
-        return Options(threads=threads, memory=memory, tune=self.tune or 0.0)
+        own = Options.from_environment()
+        return replace(own, threads=threads, memory=memory, tune=self.tune or 0.0)
 
     @property
     def share(self) -> float:

@@ -69,6 +69,10 @@ def test_operands_in_place_cost_their_pages() -> None:
         price(one, scheduled(one, ZEN3, (("packed.0", n), *tile)), ZEN3).ns for n in (0, 1)
     )
     assert panels < place, f"in panels {panels:.0f} ns, in place {place:.0f}"
+    unpaged = tuple(replace(memory, pages=0) for memory in ZEN3.profile.memories)
+    other = ZEN3.on(replace(ZEN3.profile, memories=unpaged))
+    known = price(one, scheduled(one, ZEN3, (("packed.0", 0), *tile)), other).ns
+    assert known < 0.95 * place, f"without pages {known:.0f} ns, with them {place:.0f}"
 
 
 def test_panels_that_all_rows_share() -> None:

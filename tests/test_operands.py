@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,3 +222,30 @@ def test_a_schedule_by_hand_begins_at_it() -> None:
     except OptionError:
         pytest.fail("an order is free whatever the tile")
     assert turned.order == (1, 0)
+
+
+CHOICE = (
+    "y[i, j] = sum[k](where(k < 32, a[{0}] * 2.0, where(k < 64, b[{0}], c[{0}])) * w[k, j])",
+    "y[i, j] = sum[k](w[k, i] * where(k < 32, a[{0}] * 2.0, where(k < 64, b[{0}], c[{0}])))",
+)
+
+
+@pytest.mark.parametrize("text", CHOICE, ids=["left", "right"])
+@pytest.mark.parametrize("place", ["k % 32, {}", "{}, k % 32"], ids=["rows", "columns"])
+def test_tables_by_ranges_are_read_one_at_a_time(text: str, place: str, tmp_path: Path) -> None:
+    """6272 x 96 of 288 terms of three tables, one Zen 3 core: all of each vector 15.7 ms, 9.3."""
+    random = np.random.default_rng(0)
+    shape = (32, 49) if place.startswith("k") else (49, 32)
+    tables = [random.normal(size=shape).astype("f") for _ in range(3)]
+    w = random.normal(size=(96, 40)).astype("f")
+    own = text.format(place.format("i" if text is CHOICE[0] else "j"))
+    program = pb.jit(
+        lambda a, b, c, w: pb.define(own, a=a, b=b, c=c, w=w),
+        options=pb.Options(machine="zen3", target="x86-64-v3", cache=None, dump=tmp_path),
+    )
+    found = program(*tables, w).numpy()
+    tall = [t if place.startswith("k") else t.T for t in tables]
+    wanted = np.concatenate([2 * tall[0], *tall[1:]]).T @ w
+    np.testing.assert_allclose(found, wanted if text is CHOICE[0] else wanted.T, atol=1e-4)
+    (nest,) = tmp_path.glob("*-nest-*")
+    assert "if(" not in nest.read_text()

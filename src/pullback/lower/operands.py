@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
 from pullback.config import frozen
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
 from pullback.ir.kernel import Stage
@@ -41,6 +42,7 @@ from pullback.lower.context import (
 )
 from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.merge import merged, revalued, split
+from pullback.lower.pieces import MOST_PIECES
 from pullback.lower.sweep import Bodies, stage_values, written
 from pullback.lower.translate import Translator
 from pullback.schedule.regions import Region
@@ -278,8 +280,52 @@ def evaluated(
     size = strides[0] * order[0].most
     array = context.draft.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
-    body: Stmts = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
-    return swept(order, body), Operand(Load(array, offset), ())
+    made: Stmts = []
+    for own, value in in_ranges(order[:-1], cast(operand.value, kind)):
+        made += swept([*own, lane], [*operand.checks, Store(array, offset, value)])
+    return made, Operand(Load(array, offset), ())
+
+
+def in_ranges(loops: Nest, value: Expr) -> list[tuple[Nest, Expr]]:
+    """Ranges of the first loop that conditions are about, and what a value is in each.
+
+    ``k < 9: if(k < 3, a[k], if(k < 6, b[k], c[k]))  ->  3 of a[k], 3 of b[k], 3 of c[k]``
+
+    Undecided, each vector has all three.
+    """
+    for number, loop in enumerate(loops):
+        limits = _limits(loop, value) if loop.whole else {}
+        ends = sorted({0, loop.most, *(limit for limit, _ in limits.values())})
+        if not 2 < len(ends) <= MOST_PIECES + 1:
+            continue
+        made = []
+        for a, b in pairwise(ends):
+            own = replace(loop, first=index(a), extent=index(b))
+            known: Values = {
+                node: E.Const(below == (a < limit), bool_)
+                for node, (limit, below) in limits.items()
+            }
+            made.append(([*loops[:number], own, *loops[number + 1 :]], replaced(value, known)))
+        return made
+    return [(loops, value)]
+
+
+def _limits(loop: NestLoop, value: Expr) -> dict[Expr, tuple[int, bool]]:
+    """Conditions on a loop's variable alone: the number from which on they have the other truth,
+    and whether they hold below it. ``-1 < 2 - k  ->  (3, True)``
+    """
+    limits: dict[Expr, tuple[int, bool]] = {}
+    for node in walk(value):
+        if not isinstance(node, E.Less) or node.left.dtype != int64:
+            continue
+        form = linear(node.right).minus(linear(node.left))
+        each = form.of(loop.var)
+        if not each or form.without(loop.var).terms:
+            continue
+        limit = -(-form.const // -each) if each < 0 else -form.const // each + 1
+        if 0 < limit < loop.most:
+            limits[node] = limit, each < 0
+    return limits
 
 
 def _best_lane(value: Expr, loops: Nest) -> NestLoop:
@@ -378,7 +424,10 @@ def pack_panel(
         forms = [linear(n.offset) for n in walk(packed) if isinstance(n, Load)]
         farthest = {o: max(abs(f.of(o.var)) for f in forms) for o in (*around, *over)}
         loops = sorted([*around, *over], key=lambda loop: -farthest[loop])
-    return nest(loops, [vector(lane, 1, [*here.checks, store])])
+    made: Stmts = []
+    for own, part in in_ranges(loops, store.value):
+        made += nest(own, [vector(lane, 1, [*here.checks, replace(store, value=part)])])
+    return made
 
 
 def _transposed(

@@ -38,7 +38,7 @@ def copy(tmp_path: Path) -> Path:
         skip = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=skip)
     (tmp_path / "tests").mkdir()
-    for path in (ROOT / "tests").glob("*.py"):
+    for path in (*(ROOT / "tests").glob("*.py"), ROOT / "tests" / "long.txt"):
         shutil.copy(path, tmp_path / "tests")
     for name in ("pyproject.toml", "pullback_cli.py"):
         if (ROOT / name).exists():

@@ -243,9 +243,9 @@ def test_tables_by_ranges_are_read_one_at_a_time(text: str, place: str, tmp_path
         lambda a, b, c, w: pb.define(own, a=a, b=b, c=c, w=w),
         options=pb.Options(machine="zen3", target="x86-64-v3", cache=None, dump=tmp_path),
     )
-    found = program(*tables, w).numpy()
+    made = program(*tables, w).numpy()
     tall = [t if place.startswith("k") else t.T for t in tables]
     wanted = np.concatenate([2 * tall[0], *tall[1:]]).T @ w
-    np.testing.assert_allclose(found, wanted if text is CHOICE[0] else wanted.T, atol=1e-4)
+    np.testing.assert_allclose(made, wanted if text is CHOICE[0] else wanted.T, atol=1e-4)
     (nest,) = tmp_path.glob("*-nest-*")
     assert "if(" not in nest.read_text()

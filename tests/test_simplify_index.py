@@ -248,3 +248,12 @@ def test_deep_padding_becomes_one_guard() -> None:
         body = E.If(guard, body, E.const(0, float32))
     assert sum(1 for _ in walk(simplify(body))) < 14
     assert math.prod(BOX) == 24
+
+
+def test_a_repr_ends_soon() -> None:
+    """One node may be reached by exponentially many paths."""
+    value = AXES[0]
+    for _ in range(60):
+        value = E.Add(value, value)
+    assert len(repr(value)) < 5000
+    assert repr(E.Add(AXES[0], AXES[1])).startswith("Add(Axis(")

@@ -126,12 +126,49 @@ def test_slopes_of_long_sums() -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("columns", [1, 2, 5, 16, 33])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_products_of_few_rows_and_columns(rows: int, columns: int) -> None:
+def test_products_of_few_rows_and_columns(rows: int, columns: int, length: int = LENGTH) -> None:
     """Of equal terms, no worse than NumPy's by more than a few units."""
-    x, y = np.full((rows, LENGTH), 0.1, np.float32), np.full((LENGTH, columns), 0.3, np.float32)
-    exact_one = np.longdouble(x[0, 0]) * np.longdouble(y[0, 0]) * LENGTH
+    x, y = np.full((rows, length), 0.1, np.float32), np.full((length, columns), 0.3, np.float32)
+    exact_one = np.longdouble(x[0, 0]) * np.longdouble(y[0, 0]) * length
     found = pb.matmul(pb.tensor(x), pb.tensor(y)).numpy().astype(np.longdouble)
     theirs = np.abs(np.matmul(x, y) / exact_one - 1).max()
     assert np.abs(found / exact_one - 1).max() <= max(theirs, 24 * float(np.finfo(np.float32).eps))
     x[0, 5] = np.inf
     assert np.isinf(pb.matmul(pb.tensor(x), pb.tensor(y)).numpy()[0]).all()
+
+
+def test_products_of_a_quarter_of_a_million_terms() -> None:
+    """Without a loss: added plainly, blocks would be off by 1e-5."""
+    test_products_of_few_rows_and_columns(3, 5, 2 * LENGTH)
+
+
+PRODUCTS = {
+    "nn": lambda a, b: a @ b,
+    "nt": lambda a, b: a @ b.mT,
+    "tn": lambda a, b: a.mT @ b,
+    "columns known when it runs": lambda a, b: a @ b,
+    "terms known when it runs": lambda a, b: a @ b,
+    "below a diagonal": lambda a, b: pb.tril(a) @ b,
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_of_many_terms(kind: str) -> None:
+    """Tiles add up blocks: errors of normal numbers are near those of BLAS, equal terms too."""
+    m, n, k = 72, 57, 3000
+    product, options, shapes = PRODUCTS[kind], Options(threads=1), None
+    if kind == "below a diagonal":
+        m = k = 2000
+    if kind == "columns known when it runs":
+        shapes = [(m, k), (k, pb.dim("n", 1, 100))]
+    if kind == "terms known when it runs":
+        terms = pb.dim("k", 1, 4000)
+        shapes = [(m, terms), (terms, n)]
+    run = pb.jit(product, options=options, shapes=shapes)
+    random = np.random.default_rng(8)
+    for draw in (lambda *s: random.standard_normal(s), lambda *s: np.full(s, 0.1)):
+        a = draw(*((k, m) if kind == "tn" else (m, k))).astype(np.float32)
+        b = draw(*((n, k) if kind == "nt" else (k, n))).astype(np.float32)
+        wide = np.asarray(product(pb.tensor(a.astype(float)), pb.tensor(b.astype(float))).numpy())
+        error = np.abs(run(pb.tensor(a), pb.tensor(b)).numpy() - wide).max() / np.abs(wide).max()
+        assert error <= 1.2e-6

@@ -86,7 +86,21 @@ class Node:
         return type(self)(*[_replace(value, fresh) for value in fields])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.fields))})"
+        return _shown(self, DEEPEST)
+
+
+# Levels of nodes that a repr shows: one node may be reached by exponentially many paths.
+DEEPEST = 8
+
+
+def _shown(value: object, depth: int) -> str:
+    if isinstance(value, tuple):
+        inner = ", ".join(_shown(v, depth) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if not isinstance(value, Node):
+        return repr(value)
+    fields = ", ".join(_shown(v, depth - 1) for v in value.fields) if depth else ".."
+    return f"{type(value).__name__}({fields})"
 
 
 _put_children = vars(Node)["children"].__set__

@@ -98,8 +98,8 @@ class Block:
         stores = self._joined(sums, (i, j), at, each)
         terms = prob.terms(spans, step)
         elements = rows * (wide or [context.lanes(kind.itemsize)])[0]
-        if elements <= self.loops.exact and self.depth is None and prob.word is None:
-            terms = blocked_tile(context, sums, place, terms, each)
+        exact = elements <= self.loops.exact and self.depth is None and prob.word is None
+        terms = blocked_tile(context, sums, place, terms, each, exact)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), base))]
         body = [*begin, *terms, *stores]
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])

@@ -1,5 +1,7 @@
 """Long sums of floats in blocks: a register adds up few terms, blocks are added without a loss.
 
+A tile of a product adds its blocks plainly: it has no registers for what is lost.
+
 ``for k in 0..n: s += x[k]  ->  for b: p = 0; for k in block b: p += x[k]; s, e = s + p exactly``
 
 `e` gathers what each addition of a block has lost. The error of n terms is then that of one block,
@@ -9,7 +11,7 @@ and dot product, 2005: cascaded summation.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from pullback.algebra.linear import Linear, linear
@@ -36,7 +38,9 @@ from pullback.lower.context import Context, ceil_div, smaller
 # lane is a sum of its own, or a sum is no longer than that, it may be sixty-four.
 TERMS: Legal = 16
 TERMS_ALONE: Legal = 64
-# Of products, whose tiles wait for memory, those within a panel.
+# Of a product: so many are added up before a tile adds them to the sums of those before ...
+TERMS_OF_TILE: Legal = 256
+# ... and beyond so many without a loss, where a tile has the registers.
 LONG: Legal = 4096
 
 
@@ -45,14 +49,17 @@ Each = Callable[..., Stmt]  # statements for every element of an array of regist
 
 @frozen
 class Blocked:
-    """The sums of one nest: the register of each block by that of the whole.
+    """The sums of one nest: the register of each block by that of the whole, and what was lost.
 
-    `place`: the element of a register, where it is an array; `each` runs over its elements.
+    `terms`: those of one block, where they are not in lanes. `lost`: none where blocks are
+    added plainly. `place`: the element of a register, where it is an array; `each` runs over its
+    elements.
     """
 
     context: Context
     parts: dict[Register, Register]
     lost: dict[Register, Register]
+    terms: int = TERMS_ALONE
     place: tuple[Expr, ...] = ()
     each: Each | None = None
 
@@ -72,7 +79,7 @@ class Blocked:
         if lanes:
             # more of them keep reads ahead of where a block ends (1e7 of them: 8 % quicker)
             stmt = replace(stmt, unroll=2 * stmt.unroll)
-        terms = TERMS if lanes else TERMS_ALONE
+        terms = TERMS if lanes else self.terms
         inner = sum(map(self._chain, stmt.body))
         if inner > terms:
             return [replace(stmt, body=tuple(self.loops(stmt.body)))]
@@ -101,10 +108,13 @@ class Blocked:
         return statements
 
     def _joined(self, stmt: Stmt) -> Stmts:
-        """Parts from nothing, the loop, and each part added exactly: ``s + p = t + lost``"""
+        """Parts from nothing, the loop, and each part added: ``s + p = t + lost`` exactly."""
         statements: Stmts = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
         statements.append(stmt)
         for whole, part in self.parts.items():
+            if whole not in self.lost:
+                statements += self._all(Combine(whole, self.place, SUM, Peek(part, self.place)))
+                continue
             new = self.context.register("t", whole.dtype)
             step = self.context.register("d", whole.dtype)
             s, p = (Peek(r, self.place) for r in (whole, part))
@@ -143,15 +153,19 @@ class Blocked:
             body.append(s)
         return replace(stmt, body=tuple(body))
 
+    def chain(self, body: Sequence[Stmt]) -> int:
+        """How many terms a register adds up one after the other, at most, in statements."""
+        return max(map(self._chain, body), default=0) if self.parts else 0
+
     def _chain(self, stmt: Stmt) -> int:
         """How many terms a register adds up one after the other, at most."""
         match stmt:
             case Combine():
                 return int(stmt.register in self.parts)
             case Guard():
-                return max(map(self._chain, stmt.body))
+                return self.chain(stmt.body)
             case For():
-                inner = max(map(self._chain, stmt.body))
+                inner = self.chain(stmt.body)
                 if stmt.var in self.place:
                     return inner
                 trips = stmt.var.hi - stmt.var.lo + 1
@@ -169,7 +183,9 @@ class Blocked:
 def blocked(context: Context, before: Sequence[Stmt], inner: Stmts) -> Stmts:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
-    return [*before, *_apart(context, sums, inner, TERMS_ALONE)]
+    whole = Blocked(context, {r: r for r in sums}, {})
+    exact = whole.chain(inner) > TERMS_ALONE
+    return [*before, *(_in_blocks(whole, inner, sums) if exact else inner)]
 
 
 def blocked_tile(
@@ -178,29 +194,26 @@ def blocked_tile(
     place: tuple[Expr, ...],
     terms: Stmts,
     each: Each,
+    exact: bool,
 ) -> Stmts:
-    """Loops `terms` that add to a small array of registers, element by element."""
-    return _apart(context, [tile] if tile.dtype.is_float else [], terms, LONG, place, each)
+    """Loops `terms` that add to an array of registers, element by element; very long ones without
+    a loss where `exact`.
+    """
+    whole = Blocked(context, {tile: tile}, {}, TERMS_OF_TILE, place, each)
+    chain = whole.chain(terms) if tile.dtype.is_float else 0
+    if exact and chain > LONG:
+        return _in_blocks(replace(whole, terms=TERMS_ALONE), terms, [tile])
+    return _in_blocks(whole, terms) if chain > TERMS_OF_TILE else terms
 
 
-def _apart(
-    context: Context,
-    sums: Sequence[Register],
-    body: Stmts,
-    most: int,
-    place: tuple[Expr, ...] = (),
-    each: Each | None = None,
-) -> Stmts:
-    """`body` with its sums in blocks, where one adds up more than `most` terms."""
-    if not sums:
-        return body
-    parts, lost = (
-        {r: context.register(name, r.dtype, r.shape) for r in sums} for name in ("part", "lost")
-    )
-    apart = Blocked(context, parts, lost, place, each)
-    if max(map(apart._chain, body), default=0) <= most:
-        return body
-    starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
+def _in_blocks(whole: Blocked, body: Stmts, exact: Sequence[Register] = ()) -> Stmts:
+    """`body` with its sums in blocks; those of `exact` without a loss."""
+
+    def beside(name: str, sums: Iterable[Register]) -> dict[Register, Register]:
+        return {r: whole.context.register(name, r.dtype, r.shape) for r in sums}
+
+    apart = replace(whole, parts=beside("part", whole.parts), lost=beside("lost", exact))
+    starts = [Declare(r, E.const(0, r.dtype)) for r in apart.lost.values()]
     return [*starts, *apart.loops(body), *apart.ends()]
 
 

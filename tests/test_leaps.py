@@ -6,13 +6,13 @@ import pytest
 
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.ports import WINDOW
-from pullback.backends.nests.price import nest_price
+from pullback.backends.nests.price import Walk, nest_price
 from pullback.backends.nests.reuse import APART, Access, Level, Miss, missed, spanned
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Add, Mul, index
 from pullback.ir.graph import SUM
 from pullback.ir.nest import Array, Combine, Declare, For, Load, Peek, Register, Routine, Store, Var
-from pullback.machine.machine import LINE, chosen
+from pullback.machine.machine import LINE, Memory, chosen
 
 ZEN3 = named_target("x86-64-v3").on(chosen("zen3"))
 KB = 1024
@@ -104,3 +104,21 @@ def test_leaps_wait_for_the_latency_of_their_memory() -> None:
     ahead = WINDOW * ZEN3.profile.rate("unit", "scalar")
     own = near / ROWS
     assert far - near > 0.8 * ROWS * latency * min(1.0, own / ahead)
+
+
+def test_one_line_is_hidden_for_a_while_and_four_are_not() -> None:
+    """Of the third-level cache one line each 54 ns waits for 5 ns, four as long as for memory's
+    first; the second-level cache for none.
+    """
+    body = (Declare(Register("t", float32), Load(Array("x", float32, 1), index(0))),)
+    walk = Walk(Routine("one", (), (), (), (), Var("task", 0, 0), 1, body), ZEN3, 1)
+    second, third, memory = ZEN3.profile.memories[1:]
+
+    def each(lines: int, source: Memory) -> float:
+        return walk.late(Miss(100.0 * lines * LINE, 100.0), 100 * 54.0, source) / 100
+
+    assert each(1, second) == each(4, second) == 0
+    assert 4 < each(1, third) < 6
+    assert each(4, third) == third.latency
+    assert each(1, memory) > 0.9 * memory.latency
+    assert each(4, memory) == memory.latency

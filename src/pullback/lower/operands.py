@@ -25,7 +25,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
+from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops, settled, spans
 from pullback.lower.context import (
     Context,
     Coordinates,
@@ -114,8 +114,8 @@ class Words:
 class Contraction:
     """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks.
 
-    `work`: outside it terms are zero; `needed`: outside it nobody reads the sums. `word`: the last
-    loop of `over` counts words.
+    `work`: outside it terms are zero, by `tests` over loops; `needed`: outside it nobody reads the
+    sums. `word`: the last loop of `over` counts words.
     """
 
     stage: Stage
@@ -130,6 +130,7 @@ class Contraction:
     store: Linear | None
     tail: Tail
     work: Region
+    tests: Values
     needed: Region
     word: Words | None = None
 
@@ -165,6 +166,19 @@ class Contraction:
         loops = [b.loop for b in narrowed(self.over, self.work, spans)]
         body = swept(loops, step) if lanes else nest(loops, step)
         return guarded(outer(self.work, self.over), spans, body)
+
+    def ahead(self, operand: Operand, around: Nest) -> tuple[Nest, Operand]:
+        """The loops over terms in front of all rows and columns and the loops `around` them: where
+        any of those has work, and an operand without the tests that hold there.
+
+        ``k in 0..n: if(k < t, x[k], 0)  ->  k in 0..t: x[k]``
+        """
+        columns = [] if self.column is None else [self.column]
+        bounds = narrowed(self.over, self.work, spans([*around, *self.rows, *columns]))
+        exact = tuple(bound for one in bounds for bound in one.exact)
+        holding = settled(exact, [self.work]).items()
+        known: Values = {self.tests[test]: E.const(value, bool_) for test, value in holding}
+        return [one.loop for one in bounds], operand.at(known) if known else operand
 
     @property
     def rows(self) -> Nest:
@@ -209,6 +223,7 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Contract
     column = along(outs, product.column)
     others = [loop for loop in outs if loop is not row and loop is not column]
     stores = [_stored(context, s, axes) for s in stages]
+    translate = Translator(context, axes)
     tail = Tail(rest, stage_values(context, rest, axes, registers), stores[1:])
     return Contraction(
         stage,
@@ -223,6 +238,7 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Contract
         stores[0],
         tail,
         over_loops(context, axes, regions[0]),
+        {test: translate(test) for bound in regions[0] for test, _ in bound.tests},
         over_loops(context, axes, regions[1]),
     )
 
@@ -447,12 +463,12 @@ def _transposed(
     value = side.operand.value
     assert isinstance(value, Load), "only a load has a stride"
     run, inner = 1, 1
-    while run < len(over) and over[-run].static and _continues(side.operand, over, run):
+    while run < len(over) and over[-run].whole and _continues(side.operand, over, run):
         inner *= over[-run].most
         run += 1
-    zero: Values = {loop.var: index(0) for loop in over[-run:]}
-    target = moved(linear(panel.at(number, index(0)).offset), zero)
-    source = moved(linear(value.offset), {**zero, side.loop.var: first.expr()})
+    start: Values = {loop.var: loop.first for loop in over[-run:]}
+    target = moved(linear(panel.at(number, index(0)).offset), start)
+    source = moved(linear(value.offset), {**start, side.loop.var: first.expr()})
     copy = Transpose(
         panel.array,
         target,
@@ -461,7 +477,7 @@ def _transposed(
         source,
         step,
         columns,
-        linear(over[-run].extent).times(inner).expr(),
+        linear(over[-run].extent).minus(linear(over[-run].first)).times(inner).expr(),
     )
     size = panel.array.dtype.itemsize
     apart = side.operand.stride(over[-run - 1].var) if run < len(over) else None

@@ -67,10 +67,10 @@ def left_loops(prob: Contraction) -> Nest:
 
 def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contraction]:
     """`left` computed into scratch before it is used."""
-    loops = left_loops(prob)
-    if not loops:
+    if not left_loops(prob):
         raise InvalidIR(f"the left operand of {prob.stage.target} is one number")
-    before, left = evaluated(context, prob.left, loops, prob.kind)
+    over, left = prob.ahead(prob.left, [*prob.shared, *prob.rest])
+    before, left = evaluated(context, left, left_loops(replace(prob, over=over)), prob.kind)
     return before, replace(prob, left=left)
 
 
@@ -183,8 +183,9 @@ class _Tiles(Block):
         """All rows of one panel."""
         fill: Stmts = []
         if self.right is not None and self.loops.right is Right.ONE:
-            side = Side(self.prob.right, self.column)
-            fill = pack_panel(self.context, side, self.prob.over, self.right, index(0), number)
+            over, right = self.prob.ahead(self.prob.right, self.prob.rest)
+            side = Side(right, self.column)
+            fill = pack_panel(self.context, side, over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))
 
     def _row_loop(self, number: Expr, width: Expr) -> Stmts:

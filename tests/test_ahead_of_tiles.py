@@ -1,0 +1,86 @@
+"""Operands that are computed in front of the tiles: only where any tile has work, without tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.config import Options
+
+conv2d = pb.nn.functional.conv2d
+
+
+def slopes(stride: int, padding: int) -> Callable[..., Any]:
+    def by_data(x: Any, w: Any, g: Any) -> Any:
+        def loss(v: Any) -> Any:
+            return pb.sum(conv2d(v, w, stride=stride, padding=padding) * g)
+
+        return pb.grad(loss)(x)
+
+    return by_data
+
+
+def below(a: Any, b: Any) -> Any:
+    """Half of the terms of each row, in a block of rows fewer than in all."""
+    k = pb.axis(a.shape[1])
+    shape = a.shape[0], b.shape[1]
+    return pb.compute(
+        shape, lambda i, j: pb.sum(pb.where(k <= i, pb.exp(a[i, k]), 0.0) * b[k, j], over=k)
+    )
+
+
+def beside(a: Any, b: Any) -> Any:
+    """Terms from a third of the axis on, of both operands."""
+    k = pb.axis(a.shape[1])
+    shape = a.shape[0], b.shape[1]
+    return pb.compute(
+        shape,
+        lambda i, j: pb.sum(
+            pb.where(k >= 7, pb.exp(a[i, k]), 0.0) * pb.where(3 * k < 50, b[k, j], 0.0), over=k
+        ),
+    )
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "stride 2": (slopes(2, 1), [(2, 5, 9, 12), (7, 5, 3, 3), (2, 7, 5, 6)]),
+    "stride 2, 5 x 5": (slopes(2, 2), [(2, 4, 11, 8), (9, 4, 5, 5), (2, 9, 6, 4)]),
+    "stride 3": (slopes(3, 0), [(1, 20, 10, 10), (33, 20, 4, 4), (1, 33, 3, 3)]),
+    "below a diagonal": (below, [(37, 23), (23, 40)]),
+    "from a third on": (beside, [(19, 23), (23, 41)]),
+}
+
+
+def free(found: Any) -> list[dict[str, int]]:
+    """Both operands where they lie and computed in front, as far as each may be."""
+    names = [line.split(":")[0].strip() for line in str(found).split("free are")[1].splitlines()]
+    ways: list[dict[str, int]] = [{}]
+    ways += [{name: 1} for name in names if name.startswith("left.")]
+    ways += [{name: 3} for name in names if name.startswith("right.")]
+    ways += [{a: 1, b: 3} for a in names for b in names if (a[:5], b[:6]) == ("left.", "right.")]
+    return ways
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_the_definition_says(name: str) -> None:
+    function, shapes = CASES[name]
+    random = np.random.default_rng(5)
+    given = [pb.tensor(random.standard_normal(s)) for s in shapes]
+    wanted = pb.jit(function, options=Options(backend="reference"))(*given).numpy()
+    tried = 0
+    for kernel in range(4):
+        try:
+            found = pb.schedule(function, *given, kernel=kernel)
+        except pb.errors.OptionError:
+            break
+        for way in free(found):
+            chosen = found
+            for choice, value in way.items():
+                chosen = chosen.choose(choice, value)
+            got = pb.jit(function, schedules=chosen)(*given).numpy()
+            np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-12, err_msg=f"{name} {way}")
+            tried += 1
+    assert tried > 1

@@ -38,9 +38,9 @@ from pullback.lower.context import Context, ceil_div, smaller
 # lane is a sum of its own, or a sum is no longer than that, it may be sixty-four.
 TERMS: Legal = 16
 TERMS_ALONE: Legal = 64
-# Of a product: so many are added up before a tile adds them to the sums of those before ...
+# Of a product, if they are more than twice as many: what a tile adds to the sums of those before.
 TERMS_OF_TILE: Legal = 256
-# ... and beyond so many without a loss, where a tile has the registers.
+# Beyond so many a tile adds without a loss, where it has the registers.
 LONG: Legal = 4096
 
 
@@ -203,7 +203,7 @@ def blocked_tile(
     chain = whole.chain(terms) if tile.dtype.is_float else 0
     if exact and chain > LONG:
         return _in_blocks(replace(whole, terms=TERMS_ALONE), terms, [tile])
-    return _in_blocks(whole, terms) if chain > TERMS_OF_TILE else terms
+    return _in_blocks(whole, terms) if chain > 2 * TERMS_OF_TILE else terms
 
 
 def _in_blocks(whole: Blocked, body: Stmts, exact: Sequence[Register] = ()) -> Stmts:

@@ -249,3 +249,12 @@ def test_tables_by_ranges_are_read_one_at_a_time(text: str, place: str, tmp_path
     np.testing.assert_allclose(made, wanted if text is CHOICE[0] else wanted.T, atol=1e-4)
     (nest,) = tmp_path.glob("*-nest-*")
     assert "if(" not in nest.read_text()
+
+
+def test_all_channels_share_a_row_of_places() -> None:
+    """77 channels by 3x3 of 97 x 75 x 75, stride 2: 21.1 ms by 16 channels at a time, 12.8 so."""
+    x, w = (2, 97, 75, 75), (77, 97, 3, 3)
+    one = drawn(lambda x, w: pb.nn.functional.conv2d(x, w, stride=2), x, w)
+    made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
+    assert made.tile == (1, 77, 1, 37)
+    assert made.tasks > 1

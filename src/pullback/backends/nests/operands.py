@@ -133,7 +133,8 @@ def _tiled(
     seen, packed = _product(step), f"packed.{step.lead}"
     if seen.word > 1:
         return
-    for tile in dict.fromkeys([_tall(kernel, own, step, target), *_wide(kernel, own, step)]):
+    tiles = [_tall(kernel, own, step, target), _thin(kernel, own, step), *_wide(kernel, own, step)]
+    for tile in dict.fromkeys(tiles):
         if tile == own.tile:
             continue
         placed = {**best, **{f"tile.{n}": e for n, e in enumerate(tile)}}
@@ -168,6 +169,23 @@ def _tall(kernel: Kernel, own: Schedule, step: Step, target: Target) -> Ints:
     parts = -(-own.tasks // prod(tile_counts(kernel, tile)))
     tile[column] = min(extent, -(-extent // (parts * loops.columns)) * loops.columns)
     return tuple(tile)
+
+
+def _thin(kernel: Kernel, own: Schedule, step: Step) -> Ints:
+    """A tile of all columns and rows, one coordinate of the other axes that `right` lacks: what is
+    read of `left` stays near for all columns (77 channels by 3x3 of 97 x 75 x 75, stride 2, one Zen
+    3 core: 21.1 ms by 16 channels of all places, 12.8 by a row of places).
+    """
+    stage, seen = kernel.stages[step.lead], _product(step)
+    bound, tile = stage.bound, list(own.tile)
+    if stage.partial or not {seen.row, seen.column} <= bound.keys():
+        return own.tile
+    for axis, outer in bound.items():
+        if axis in (seen.row, seen.column):
+            tile[outer] = upper(kernel.outer[outer])
+        elif axis not in seen.right.axes:
+            tile[outer] = 1
+    return tuple(tile) if prod(tile_counts(kernel, tile)) >= max(2, own.tasks) else own.tile
 
 
 def _wide(kernel: Kernel, own: Schedule, step: Step) -> list[Ints]:

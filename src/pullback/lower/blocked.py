@@ -51,9 +51,9 @@ Each = Callable[..., Stmt]  # statements for every element of an array of regist
 class Blocked:
     """The sums of one nest: the register of each block by that of the whole, and what was lost.
 
-    `terms`: those of one block, where they are not in lanes. `lost`: none where blocks are
-    added plainly. `place`: the element of a register, where it is an array; `each` runs over its
-    elements.
+    `terms`: those of one block at most, where they are not in lanes; blocks of a tile are alike where
+    half as many or more divide all. `lost`: none where blocks are added plainly. `place`: the
+    element of a register, where it is an array; `each` runs over its elements.
     """
 
     context: Context
@@ -87,7 +87,8 @@ class Blocked:
         most = stmt.var.hi - stmt.var.lo + 1
         if most <= size or stmt.step != 1 or stmt.kind is LoopKind.UNROLL:
             return self._joined(self._renamed(stmt))
-        return self._blocks(stmt, size, most)
+        alike = [n for n in range(size, size // 2, -1) if most % n == 0]
+        return self._blocks(stmt, alike[0] if alike and inner == 1 and self.each else size, most)
 
     def _blocks(self, stmt: For, size: int, most: int) -> Stmts:
         """Blocks of a literal length, and what is left; in one loop where an end is not known."""

@@ -51,9 +51,9 @@ Each = Callable[..., Stmt]  # statements for every element of an array of regist
 class Blocked:
     """The sums of one nest: the register of each block by that of the whole, and what was lost.
 
-    `terms`: those of one block at most, where they are not in lanes; blocks of a tile are alike where
-    half as many or more divide all. `lost`: none where blocks are added plainly. `place`: the
-    element of a register, where it is an array; `each` runs over its elements.
+    `terms`: those of one block at most, where they are not in lanes; blocks of a tile are alike
+    where half as many or more divide all. `lost`: none where blocks are added plainly. `place`:
+    the element of a register, where it is an array; `each` runs over its elements.
     """
 
     context: Context

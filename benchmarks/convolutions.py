@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from sides import medians
 
 import pullback as pb
 
@@ -126,21 +126,6 @@ def compared(own: Run, peer: Run, which: int | None) -> float:
     return float(np.abs(own().numpy() - wanted).max() / np.abs(wanted).max())
 
 
-def medians(own: Run, peer: Run) -> tuple[float, float]:
-    """Milliseconds of both, in turn, for a second and five rounds at least."""
-    times: tuple[list[float], list[float]] = [], []
-    for run in (own, peer):
-        run()
-        run()
-    stop = time.perf_counter() + 1
-    while time.perf_counter() < stop or len(times[0]) < 5:
-        for run, taken in zip((own, peer), times, strict=True):
-            start = time.process_time()
-            run()
-            taken.append((time.process_time() - start) * 1e3)
-    return float(np.median(times[0])), float(np.median(times[1]))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=40)
@@ -159,7 +144,7 @@ def main() -> None:
             both = sides(shape, given.threads).items()
             for (name, (own, peer)), which in zip(both, (None, 0, 1), strict=True):
                 off = max(off, compared(own, peer, which))
-                ms, theirs = medians(own, peer)
+                ms, theirs = medians({"own": own, "peer": peer}).values()
                 ratios.setdefault(name, []).append(theirs / ms)
                 ratio = f"{theirs / ms:.2f}"
                 cells.append(f"{ms:.2f}, {ratio if theirs >= ms else f'**{ratio}**'}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sides import medians
 
 import pullback as pb
 
@@ -23,20 +23,6 @@ Run = Callable[[], Any]
 BY_KEY = "y[n,o] = {0}[e](where(key[e] == n, m[e,o], {1}))"
 BY_SPAN = "y[n,o] = {0}[e](where((key[n] <= e) & (e < key[n + 1]), m[e,o], {1}))"
 NOTHING = {"sum": "0", "max": "-inf", "min": "inf"}
-
-
-def medians(runs: dict[str, Run], seconds: float = 1.0) -> dict[str, float]:
-    for run in runs.values():
-        run()
-        run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    stop = time.perf_counter() + seconds * len(runs)
-    while time.perf_counter() < stop or len(times[next(iter(runs))]) < 3:
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            times[name].append((time.process_time() - start) * 1e3)
-    return {name: float(np.median(t)) for name, t in times.items()}
 
 
 def own(define: Callable[..., Any], arrays: list[np.ndarray]) -> Run:

@@ -19,6 +19,21 @@ ROUNDING = 1e-5  # largest element of a gradient that is zero
 LONGEST = 3.0  # seconds of timing for one case
 
 
+def medians(runs: dict[str, Callable[[], Any]], seconds: float = 1.0) -> dict[str, float]:
+    """Milliseconds of processor time of each, in turn, so many seconds a side, three at least."""
+    for run in runs.values():
+        run()
+        run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    stop = time.perf_counter() + seconds * len(runs)
+    while time.perf_counter() < stop or len(times[next(iter(runs))]) < 3:
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            times[name].append((time.process_time() - start) * 1e3)
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
 class Side:
     """The operations that kernels use, in pullback or in JAX."""
 

@@ -94,6 +94,7 @@ DEEPEST = 8
 
 
 def _shown(value: object, depth: int) -> str:
+    """``Add(x, Mul(y, z)), two levels  ->  Add(x, Mul(..))``"""
     if isinstance(value, tuple):
         inner = ", ".join(_shown(v, depth) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"

@@ -1,12 +1,11 @@
 """Long sums of floats in blocks: a register adds up few terms, blocks are added without a loss.
 
-A tile of a product adds its blocks plainly: it has no registers for what is lost.
-
 ``for k in 0..n: s += x[k]  ->  for b: p = 0; for k in block b: p += x[k]; s, e = s + p exactly``
 
 `e` gathers what each addition of a block has lost. The error of n terms is then that of one block,
 for any n; how terms are grouped depends on the shapes alone. (Ogita, Rump and Oishi, Accurate sum
-and dot product, 2005: cascaded summation.)
+and dot product, 2005: cascaded summation.) A tile of a product adds its blocks plainly: it has no
+registers for what is lost.
 """
 
 from __future__ import annotations
@@ -185,8 +184,8 @@ def blocked(context: Context, before: Sequence[Stmt], inner: Stmts) -> Stmts:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
     whole = Blocked(context, {r: r for r in sums}, {})
-    exact = whole.chain(inner) > TERMS_ALONE
-    return [*before, *(_in_blocks(whole, inner, sums) if exact else inner)]
+    long = whole.chain(inner) > TERMS_ALONE
+    return [*before, *(_in_blocks(whole, inner, sums) if long else inner)]
 
 
 def blocked_tile(

@@ -167,7 +167,7 @@ class Contraction:
         body = swept(loops, step) if lanes else nest(loops, step)
         return guarded(outer(self.work, self.over), spans, body)
 
-    def ahead(self, operand: Operand, around: Nest) -> tuple[Nest, Operand]:
+    def in_front(self, operand: Operand, around: Nest) -> tuple[Nest, Operand]:
         """The loops over terms in front of all rows and columns and the loops `around` them: where
         any of those has work, and an operand without the tests that hold there.
 

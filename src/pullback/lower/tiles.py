@@ -69,7 +69,7 @@ def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contract
     """`left` computed into scratch before it is used."""
     if not left_loops(prob):
         raise InvalidIR(f"the left operand of {prob.stage.target} is one number")
-    over, left = prob.ahead(prob.left, [*prob.shared, *prob.rest])
+    over, left = prob.in_front(prob.left, [*prob.shared, *prob.rest])
     before, left = evaluated(context, left, left_loops(replace(prob, over=over)), prob.kind)
     return before, replace(prob, left=left)
 
@@ -183,7 +183,7 @@ class _Tiles(Block):
         """All rows of one panel."""
         fill: Stmts = []
         if self.right is not None and self.loops.right is Right.ONE:
-            over, right = self.prob.ahead(self.prob.right, self.prob.rest)
+            over, right = self.prob.in_front(self.prob.right, self.prob.rest)
             side = Side(right, self.column)
             fill = pack_panel(self.context, side, over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))

@@ -54,9 +54,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }
 
 
-def free(found: Any) -> list[dict[str, int]]:
+def free(begun: Any) -> list[dict[str, int]]:
     """Both operands where they lie and computed in front, as far as each may be."""
-    names = [line.split(":")[0].strip() for line in str(found).split("free are")[1].splitlines()]
+    names = [line.split(":")[0].strip() for line in str(begun).split("free are")[1].splitlines()]
     ways: list[dict[str, int]] = [{}]
     ways += [{name: 1} for name in names if name.startswith("left.")]
     ways += [{name: 3} for name in names if name.startswith("right.")]
@@ -73,11 +73,11 @@ def test_as_the_definition_says(name: str) -> None:
     tried = 0
     for kernel in range(4):
         try:
-            found = pb.schedule(function, *given, kernel=kernel)
+            begun = pb.schedule(function, *given, kernel=kernel)
         except pb.errors.OptionError:
             break
-        for way in free(found):
-            chosen = found
+        for way in free(begun):
+            chosen = begun
             for choice, value in way.items():
                 chosen = chosen.choose(choice, value)
             got = pb.jit(function, schedules=chosen)(*given).numpy()

@@ -35,7 +35,7 @@ from pullback.lower.context import Context, NestLoop, cast, nest, rounded_up, un
 from pullback.lower.depth import Depth
 from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.hoist import hoisted
-from pullback.lower.operands import Contraction, Panels, scaled, stores
+from pullback.lower.operands import LINE, Contraction, Panels, scaled, stores
 from pullback.schedule.schedule import TileLoops
 
 
@@ -75,7 +75,9 @@ class Block:
         one = context.register("a", kind) if wide else None
         i, j = context.var("i", rows), context.var("j", *wide or [self.column.most])
         at, place = prob.at(first, i, base, j), (i, j)[: len(sums.shape)]
-        a, b = self._left(first, i, at), self._right(number, at, j)
+        spans = prob.spans(first, rows, base, width)
+        terms_at = {**at, **prob.holding(spans)}
+        a, b = self._left(first, i, terms_at), self._right(number, terms_at, j)
         zero = E.const(0, kind)
 
         def lanes(*body: Stmt) -> Stmt:
@@ -94,14 +96,14 @@ class Block:
             add = Combine(sums, place, SUM, E.Mul(Peek(one, ()), Peek(line, (j,))))
             fill = lanes(Set(line, (j,), b), *self._ahead(base, j))
             step = [Declare(line, zero), fill, unrolled(i, rows, Declare(one, a), lanes(add))]
-        spans = prob.spans(first, rows, base, width)
         stores = self._joined(sums, (i, j), at, each)
         terms = prob.terms(spans, step)
         elements = rows * (wide or [context.lanes(kind.itemsize)])[0]
         exact = elements <= self.loops.exact and self.depth is None and prob.word is None
         terms = blocked_tile(context, sums, place, terms, each, exact)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), base))]
-        body = [*begin, *terms, *stores]
+        waiting = self._waiting(first, rows, base, wide[0]) if wide else []
+        body = [*begin, *waiting, *terms, *stores]
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
 
@@ -160,6 +162,17 @@ class Block:
             return [before, finish]
         keep = each(Store(depth.array, wait, Peek(sums, element)))
         return [before, Guard(depth.early, (keep,)), Guard(depth.last, (finish,))]
+
+    def _waiting(self, first: Linear, rows: int, base: Linear, width: int) -> Stmts:
+        """Sums of blocks of k before come nearer while terms are added up."""
+        depth = self.depth
+        if depth is None or self.prob.stage.partial:
+            return []
+        step = LINE // depth.array.dtype.itemsize
+        i, line = self.context.var("i", rows), self.context.var("l", -(-width // step))
+        at = self.prob.at(first, i, base, Linear(0, {line: step}).expr())
+        hint = Prefetch(depth.array, moved(depth.place, at))
+        return [unrolled(i, rows, unrolled(line, line.hi + 1, hint))]
 
     def _last(self, body: Stmts) -> Stmts:
         """`body` once all blocks of k are in."""

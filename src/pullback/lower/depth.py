@@ -123,9 +123,12 @@ def _counted(block: Var, before: Nest, parts: int) -> tuple[Values, Linear]:
 
 
 def _waiting(context: Context, prob: Contraction) -> tuple[Array, Linear, bool]:
-    """Where sums wait: where the result is stored, if that holds them in full, else in scratch."""
+    """Where sums wait: where the result is stored, if that holds them in full and in order, else in
+    scratch.
+    """
     home = context.homes.get(prob.stage.target)
-    if home is not None and prob.store is not None and home.array.dtype == prob.kind:
+    full = home is not None and home.array.dtype == prob.kind
+    if home and full and prob.store is not None and _in_order(prob.store, prob.column):
         return home.array, prob.store, True
     loops = [*prob.shared, *prob.rest, *(o for o in (prob.row, prob.column) if o is not None)]
     strides = row_major(loop.most for loop in loops)
@@ -162,3 +165,8 @@ def grouped(context: Context, rows: NestLoop, body: Callable[[NestLoop], Stmts])
 def in_blocks(depth: Depth, body: Stmts) -> Stmts:
     """The loop over blocks of k around `body`."""
     return [For(depth.loop.var, depth.loop.first, depth.loop.extent, tuple(body))]
+
+
+def _in_order(store: Linear, column: NestLoop | None) -> bool:
+    """Whether the results of a row of columns are stored side by side."""
+    return column is None or (store.of(column.var) == 1 and not store.hidden(column.var))

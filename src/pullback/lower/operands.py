@@ -144,7 +144,7 @@ class Contraction:
         first: Linear,
         i: Var,
         base: Linear,
-        j: Var,
+        j: Expr,
     ) -> Values:
         """The row and column of one element of a block."""
         sides = (self.column, base, j), (self.row, first, i)
@@ -174,11 +174,16 @@ class Contraction:
         ``k in 0..n: if(k < t, x[k], 0)  ->  k in 0..t: x[k]``
         """
         columns = [] if self.column is None else [self.column]
-        bounds = narrowed(self.over, self.work, spans([*around, *self.rows, *columns]))
+        inner = spans([*around, *self.rows, *columns])
+        loops = [b.loop for b in narrowed(self.over, self.work, inner)]
+        return loops, operand.at(self.holding(inner))
+
+    def holding(self, inner: Spans) -> Values:
+        """The tests of operands that hold in every term over `inner`. ``0 < i + k  ->  true``"""
+        bounds = narrowed(self.over, self.work, inner)
         exact = tuple(bound for one in bounds for bound in one.exact)
         holding = settled(exact, [self.work]).items()
-        known: Values = {self.tests[test]: E.const(value, bool_) for test, value in holding}
-        return [one.loop for one in bounds], operand.at(known) if known else operand
+        return {self.tests[test]: E.const(value, bool_) for test, value in holding}
 
     @property
     def rows(self) -> Nest:

@@ -173,6 +173,15 @@ class Memory:
             return self.b.load(pointer, kind, lanes, align)
         return self._masked_load(pointer, kind, align, self.b.splat(at.mask, lanes))
 
+    def zero_outside(self, e: Expr, at: Scope) -> bool:
+        """Whether `e` is a load that reads zeros where the guard of a branch does not hold: one
+        element, from elsewhere; neighbours and those of a stride, in masked lanes.
+        """
+        if not isinstance(e, Load):
+            return False
+        stride = self.stride(e.offset, at)
+        return at.lanes is None or bool(stride)
+
     def _load(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
         kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
         stride = self.stride(offset, at)

@@ -7,6 +7,7 @@ its condition. Index arithmetic whose bounds fit runs in 32-bit lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import copysign
 from typing import cast
 
 from pullback.backends.llvm import arith, vmath, vpower, vwide
@@ -217,9 +218,14 @@ class Values:
 
     def _select(self, e: E.If, at: Scope) -> Val:
         condition = self.get(e.condition, at)
-        sides = [self.get(side, inside) for side, inside in self._branches(e, at)]
+        scopes = self._branches(e, at)
+        sides = [self.get(side, inside) for side, inside in scopes]
         if len(sides) == 1:
             return sides[0]
+        for n, (side, inside) in enumerate(scopes):
+            other = scopes[1 - n][0]
+            if inside is not at and _is_zero(other) and self.memory.zero_outside(side, inside):
+                return sides[n]
         lanes = condition.lanes or sides[0].lanes or sides[1].lanes
         narrow = bool(lanes) and self._narrow(e)
         if e.dtype.is_integer and e.dtype.bits == 64:
@@ -279,3 +285,8 @@ class Values:
         inside.keep(left, a, NOTHING)
         inside.keep(right, c, NOTHING)
         return self.of(combiner.join(left, right), inside)
+
+
+def _is_zero(e: Expr) -> bool:
+    """Whether all bits are zero, as what a load reads where its guard does not hold."""
+    return isinstance(e, E.Const) and not e.value and copysign(1, e.value) > 0

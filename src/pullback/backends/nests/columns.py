@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+from pullback.backends.nests.operands import all_columns, tiled
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
+from pullback.errors import OptionError
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.contraction import least_ns, ways
-from pullback.schedule.schedule import Product
+from pullback.schedule.schedule import Numbers, Product
 
 
 def columns(kernel: Kernel, target: Target) -> Choices:
@@ -52,11 +55,22 @@ def _alone(kernel: Kernel, target: Target) -> dict[str, int]:
         for way in seen:
             if least_ns(stage, way, target) >= least:
                 break
-            given = {**(best if one is kernel else {}), name: way.column}
-            ns = price(one, scheduled(one, target, choices_of(given)), target, ROUGH).ns
+            ns = _ns(one, target, {**(best if one is kernel else {}), name: way.column})
             if ns < least:
                 least, best[f"column.{number}"] = ns, way.column
     return best
+
+
+def _ns(kernel: Kernel, target: Target, given: Numbers) -> float:
+    """Nanoseconds of a kernel with columns; of one product, by its tile or one of all columns."""
+    own = scheduled(kernel, target, choices_of(given))
+    least = price(kernel, own, target, ROUGH).ns
+    steps = [step for step in own.steps if step.product is not None]
+    for tile in all_columns(kernel, own, steps[0]) if len(steps) == 1 else ():
+        with suppress(OptionError):
+            other = scheduled(kernel, target, choices_of({**given, **tiled(tile)}))
+            least = min(least, price(kernel, other, target, ROUGH).ns)
+    return least
 
 
 def apart(kernel: Kernel, stage: Stage, seen: Iterable[Product]) -> Kernel:

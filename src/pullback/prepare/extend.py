@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import gcd
 
 from pullback.algebra.affine import Affine, affine, factors, to_expr
 from pullback.algebra.bounds import DIVIDED, bounds
@@ -303,6 +304,12 @@ class _Operand:
                 if factor < 0 and lo // -factor == hi // -factor:
                     self.valid[place] = a, min(b, lo // -factor)
                     return True
+            for factor in form.multiples(guard):
+                lo, hi = bounds(to_expr(form.plus(guard, -factor)))
+                if lo == hi:
+                    a, b = self.valid[place]
+                    self.valid[place] = (max(a, lo), b) if factor > 0 else (a, min(b, lo))
+                    return True
         return False
 
     @property
@@ -312,7 +319,9 @@ class _Operand:
         return all(v[0] <= r[0] and r[1] <= v[1] for r, v in pairs)
 
     def extended(self, simplify: Simplify, known: Padded) -> Take:
-        """A read of the source between zeros: ``p[u] = first <= u + lo <= last ? x[u + lo] : 0``"""
+        """A read of the source between zeros, of what lies in steps only that:
+        ``p[u] = first <= s * u + lo <= last ? x[s * u + lo] : 0``
+        """
         source = self.take.source
         indices: list[Expr] = []
         shape: list[int] = []
@@ -321,16 +330,17 @@ class _Operand:
         for place, form in enumerate(self.forms):
             lo, hi = self.reached[place]
             a, b = self.valid[place]
+            step = gcd(*(c for _, c in form.terms)) or 1
             if a <= lo and hi <= b:
-                lo = 0
-                hi = upper(source.shape[place]) - 1
-            axis = Axis(place, hi - lo + 1)
-            at = E.Add(axis, index(lo))
+                lo, hi, step = 0, upper(source.shape[place]) - 1, 1
+            count = (hi - lo) // step + 1
+            at = E.Add(E.Mul(Axis(place, count), index(step)), index(lo))
             guards += [E.Less(index(a - 1), at)] if lo < a else []
             guards += [E.Less(at, index(b + 1))] if b < hi else []
-            shape.append(hi - lo + 1)
+            shape.append(count)
             inner.append(at)
-            indices.append(to_expr(form.shifted(-lo)))
+            coefficients = tuple((atom, c // step) for atom, c in form.terms)
+            indices.append(to_expr(form.made(coefficients, (form.const - lo) // step)))
         body = simplify(G.guarded(guards, read(source, *inner)))
         made = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
         whole = known.get(body)

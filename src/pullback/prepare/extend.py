@@ -382,8 +382,8 @@ def _extended(
             return None
         parts.append(take if operand.factor is operand.take else E.Cast(take, definition.dtype))
     if kept:
-        wanted = frozenset(range(phases))
-        one = max(range(len(parts)), key=lambda n: len(parts[n].axes & wanted))
+        wanted, sizes = frozenset(range(phases)), [elements(o.take.source.shape) for o in operands]
+        one = max(range(len(parts)), key=lambda n: (len(parts[n].axes & wanted), -sizes[n]))
         parts[one] = G.guarded(kept, parts[one])
     whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
     return None if _divisions(whole) else replace(definition, body=whole)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
@@ -36,6 +36,7 @@ from pullback.lower.operands import (
     panels,
     problem,
 )
+from pullback.lower.phases import phases, written_out
 from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.schedule import Left, Product, Right, TileLoops
 
@@ -74,20 +75,29 @@ def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contract
     return before, replace(prob, left=left)
 
 
+@dataclass(slots=True)
 class _Tiles(Block):
     """The nest over register tiles."""
 
+    phases: Nest = field(default_factory=list)
+
+    @property
+    def apart(self) -> Nest:
+        """The loops that `right` changes with, but for phases: those read the same lines of it."""
+        return [loop for loop in self.prob.shared if loop not in self.phases]
+
     def whole(self) -> Stmts:
-        """Loops over what `right` depends on, then panels, then rows."""
+        """Loops over what `right` depends on, then panels, their phases, then rows."""
         prob, context, loops = self.prob, self.context, self.loops
         if loops.terms is not None:
             return self._in_depth(loops.terms)
+        self.phases = phases(prob.shared, prob.work)
         if loops.right is Right.IN_PLACE:
-            return nest(prob.shared, self._panel_loop())
+            return nest(self.apart, self._panel_loop())
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
         if loops.right is not Right.PANELS:
             self.right = panels(context, kind, loops.columns, 1, [], prob.over)
-            return nest(prob.shared, self._panel_loop())
+            return nest(self.apart, self._panel_loop())
         if loops.level < context.depth(prob.right.value):
             what = f"panels of {prob.stage.target} change inside of {loops.level} loops"
             raise InvalidIR(what)
@@ -96,7 +106,7 @@ class _Tiles(Block):
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, every.var, every.var, around)
         context.draft.hoist(loops.level, fill)
-        return nest(prob.shared, self._panel_loop())
+        return nest(self.apart, self._panel_loop())
 
     def _panels(
         self,
@@ -186,7 +196,7 @@ class _Tiles(Block):
             over, right = self.prob.in_front(self.prob.right, self.prob.rest)
             side = Side(right, self.column)
             fill = pack_panel(self.context, side, over, self.right, index(0), number)
-        return fill + nest(self.prob.rest, self._row_loop(number, width))
+        return written_out(self.phases, fill + nest(self.prob.rest, self._row_loop(number, width)))
 
     def _row_loop(self, number: Expr, width: Expr) -> Stmts:
         """Whole blocks of rows, then what is left of them."""

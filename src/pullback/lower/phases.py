@@ -1,0 +1,70 @@
+"""Loops over few phases written out, where they decide how often inner loops turn.
+
+``for r < 2: for k in (1 - r) // 2..2: f(r, k)  ->  for k in 0..2: f(0, k); for k in 0..2: f(1, k)``
+
+What turns once or twice is no loop then: its counting costs more than a step of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from pullback.algebra.linear import linear
+from pullback.config import Cap
+from pullback.ir.dtype import int64
+from pullback.ir.expr import Expr, index
+from pullback.ir.nest import For, Guard, LoopKind, Stmt, Stmts
+from pullback.ir.node import walk
+from pullback.ir.statements import with_roots
+from pullback.lower.context import Nest
+from pullback.lower.guards import Values, replaced
+from pullback.schedule.regions import Region
+
+MOST_PHASES: Cap = 4  # each is code of its own, which takes time to compile
+FEW: Cap = 2  # turns that are written out
+
+
+def phases(loops: Nest, work: Region) -> Nest:
+    """Those of `loops` that say how many terms there are; none where that is much code."""
+    named = {node for bound in work for atom in bound.form.atoms for node in walk(atom)}
+    few = [loop for loop in loops if loop.var in named and loop.static and loop.whole]
+    return few if prod(loop.most for loop in few) <= MOST_PHASES else []
+
+
+def written_out(loops: Nest, body: Stmts) -> Stmts:
+    """`body` at each of the coordinates of `loops`, one after the other."""
+    made: Stmts = []
+    for numbers in product(*(range(loop.most) for loop in loops)):
+        values: Values = {o.var: index(n) for o, n in zip(loops, numbers, strict=True)}
+        made += _at(body, values) if values else body
+    return made
+
+
+def _at(body: Iterable[Stmt], values: Values) -> Stmts:
+    """`body` where variables have these values."""
+
+    def known(e: Expr) -> Expr:
+        new = replaced(e, values)
+        return linear(new).expr() if new.dtype is int64 else new
+
+    made: Stmts = []
+    for stmt in body:
+        new = with_roots(stmt, known)
+        if isinstance(new, For | Guard):
+            new = replace(new, body=tuple(_at(new.body, values)))
+        if isinstance(new, For) and _is_few(new):
+            new = replace(new, kind=LoopKind.UNROLL)
+        made.append(new)
+    return made
+
+
+def _is_few(loop: For) -> bool:
+    """Whether a loop has few turns and no other that counts is in it."""
+    inner = [s.kind for s in loop.body if isinstance(s, For)]
+    if loop.kind is not LoopKind.SEQ or LoopKind.SEQ in inner:
+        return False
+    turns = linear(loop.hi).minus(linear(loop.lo))
+    return turns.is_constant and 0 < turns.const <= FEW

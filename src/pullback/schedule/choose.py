@@ -15,6 +15,7 @@ from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel, Stage, Stages, reordered
 from pullback.ir.target import Target
 from pullback.schedule.choices import (
+    STRUCTURE,
     Choices,
     offered,
     order_of,
@@ -41,8 +42,8 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
         return schedule_with(kernel, target, *kernel.tiling)
     given = dict(choices)
     order = order_of(kernel, given)
-    plan = _Plan.of(reordered(kernel, order), target, given)
-    best = _modelled(plan)
+    structure = tuple(c for c in choices if c[0].partition(".")[0] in (*STRUCTURE, "place"))
+    plan, best = _planned(reordered(kernel, order), target, structure)
     if not given:
         return best
     made = plan.chosen(best, order, given)
@@ -61,6 +62,15 @@ def schedule_with(
     given = {f"column.{n}": column for n, column in enumerate(columns) if column is not None}
     plan = _Plan.of(kernel, target, given)
     return plan.schedule(plan.tiling(tile, tasks))
+
+
+@lru_cache(maxsize=64)
+def _planned(kernel: Kernel, target: Target, structure: Choices) -> tuple[_Plan, Schedule]:
+    """The plan of a kernel with choices that change its steps, and its cheapest schedule: the same
+    for all tiles, and for all ways of innermost loops, that are asked for.
+    """
+    plan = _Plan.of(kernel, target, dict(structure))
+    return plan, _modelled(plan)
 
 
 def _modelled(plan: _Plan) -> Schedule:

@@ -6,9 +6,14 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar
 
+from pullback.config import Cap
 from pullback.errors import UnsupportedError
+
+FEW: Cap = 64  # nodes, that a walk keeps
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -161,8 +166,21 @@ def _replace(value: Any, fresh: Iterator[Node]) -> Any:
     return value
 
 
-def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[Node]:
+def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterable[Node]:
     """Children before parents, each node once, without recursion or entering `skip`."""
+    if isinstance(roots, Node) and skip == ():
+        return _few(roots) or _walked(roots, skip)
+    return _walked(roots, skip)
+
+
+@lru_cache(maxsize=8192)
+def _few(root: Node) -> tuple[Node, ...] | None:
+    """All of `walk`, where that is few nodes: most are walked again and again."""
+    nodes = tuple(islice(_walked(root, ()), FEW + 1))
+    return nodes if len(nodes) <= FEW else None
+
+
+def _walked(roots: Iterable[Node] | Node, skip: Container[Node]) -> Iterator[Node]:
     start = [roots] if isinstance(roots, Node) else list(roots)
     seen: set[Node] = set()
     # None says that the node below it comes next: its children are done.

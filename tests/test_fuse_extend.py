@@ -79,6 +79,39 @@ def test_adjoints_of_convolutions(stride: int, pad: int, dilation: int, taps: in
         assert all(spread.isdisjoint(axes) for axes in tests), "only phases may ask"
 
 
+@pytest.mark.parametrize(
+    ("stride", "dilation", "pad"), [(2, 2, 2), (4, 2, 3), (2, 4, 0), (3, 3, 4)]
+)
+def test_what_lies_in_steps_between_zeros_is_only_that(
+    stride: int, dilation: int, pad: int
+) -> None:
+    """A convolution whose stride and dilation share a factor reads a part of its picture."""
+    data = RNG.standard_normal((3, 5, 41, 38)), RNG.standard_normal((9, 5, 3, 3))
+    image, kernel = (pb.tensor(d) for d in data)
+    y = pb.nn.functional.conv2d(image, kernel, stride=stride, padding=pad, dilation=dilation)
+    graph = simplify_graph(Graph(((Variable("y", y.shape, y.dtype), y.value),)))
+    plain = extend(graph, simplify, MACHINE)
+    names = {image.value: data[0], kernel.value: data[1]}
+    wanted, got = (next(iter(evaluate(g, names).values())) for g in (graph, plain))
+    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+    for d in sums(plain):
+        assert not any(isinstance(n, E.If) for n in walk(d.body)), "bounds are no guards"
+        (picture,) = (
+            t.source for t in E.takes(d.body) if len(t.source.shape) == 4 and t.source.shape[0] == 3
+        )
+        assert pad == 0 or upper(picture.shape[2]) <= (41 + 2 * pad) // 2 + 1, "a part of it"
+
+
+def test_which_terms_there_are_is_asked_of_weights() -> None:
+    """Of a 5x5 adjoint of stride 2 both operands change with the phase; pictures are copied."""
+    graph, _ = gradients(2, 2, 1, 5)
+    for d in sums(extend(graph, simplify, MACHINE)):
+        for node in walk(d.body):
+            if isinstance(node, E.If) and len(d.shape) == 6:
+                (asked,) = E.takes(node.then)
+                assert upper(asked.source.shape[-1]) <= 7, "the taps"
+
+
 def test_what_is_no_product_stays() -> None:
     graph, _ = gradients(1, 1, 1, 3)
     once = extend(graph, simplify, MACHINE)

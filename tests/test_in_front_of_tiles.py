@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,32 @@ def test_as_the_definition_says(name: str) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-12, err_msg=f"{name} {way}")
             tried += 1
     assert tried > 1
+
+
+def nest(tmp: Path, function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> str:
+    """The loops of the largest kernel of a program for a Zen 3."""
+    options = Options(machine="zen3", target="x86-64-v3", cache=None, dump=tmp)
+    pb.jit(function, options=options)(*(pb.ones(s).astype("float32") for s in shapes))
+    return max((p.read_text() for p in tmp.glob("*-nest-*")), key=len)
+
+
+def test_tiles_ask_no_guard_that_holds(tmp_path: Path) -> None:
+    """Which taps a phase has says the loop over them: weights, read in place, do not ask again."""
+    text = nest(tmp_path, slopes(2, 3), [(4, 57, 44, 44), (19, 57, 7, 7), (4, 19, 22, 22)])
+    reads = [line for line in text.splitlines() if " = w[" in line or "if(" in line]
+    assert reads and not any("if(" in line for line in reads)
+
+
+def test_sums_wait_in_order_and_come_nearer(tmp_path: Path) -> None:
+    """21 channels by 3x3 of 398 x 20 x 20, whose channels lie apart: blocks of k by 21 columns."""
+    text = nest(tmp_path, slopes(1, 1), [(7, 21, 20, 20), (398, 21, 3, 3), (7, 398, 20, 20)])
+    assert "scratch sums" in text
+    assert "prefetch sums" in text
+
+
+def test_phases_are_written_out_inside_of_panels(tmp_path: Path) -> None:
+    """Four phases, of one to four taps each, by the same lines of the weights."""
+    text = nest(tmp_path, slopes(2, 1), [(2, 128, 14, 14), (192, 128, 3, 3), (2, 192, 7, 7)])
+    packed = [line for line in text.splitlines() if " = w[" in line]
+    assert len(packed) == 8, "those of whole panels and of the last one, four phases each"
+    assert "unroll r" in text and " seq r" not in text, "one or two taps are no loop"

@@ -250,7 +250,21 @@ def test_tables_by_ranges_are_read_one_at_a_time(text: str, place: str, tmp_path
     assert "if(" not in nest.read_text()
 
 
+def test_tiles_of_all_rows() -> None:
+    """256^3 by tasks of a share of the columns each."""
+    made, _ = chosen_by(drawn(lambda a, b: a @ b, (256, 256), (256, 256)))
+    assert made.tile == (256, 32)
+
+
 def test_all_channels_share_a_row_of_places() -> None:
+    """64 channels by 7x7 of three, stride 2."""
+    x, w = (2, 3, 230, 230), (64, 3, 7, 7)
+    one = drawn(lambda x, w: pb.nn.functional.conv2d(x, w, stride=2), x, w)
+    made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
+    assert made.tile == (1, 64, 1, 112)
+
+
+def test_blocks_of_all_channels_of_a_picture() -> None:
     """77 channels by 3x3 of 97 x 75 x 75, stride 2: 21.1 ms by 16 channels at a time, 12.8 by a row
     of places, of which blocks of k of a whole picture take 0.9.
     """

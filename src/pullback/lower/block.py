@@ -102,8 +102,8 @@ class Block:
         exact = elements <= self.loops.exact and self.depth is None and prob.word is None
         terms = blocked_tile(context, sums, place, terms, each, exact)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), base))]
-        waiting = self._waiting(first, rows, base, wide[0]) if wide else []
-        body = [*begin, *waiting, *terms, *stores]
+        nearer = self._nearer(first, rows, base, wide[0]) if wide else []
+        body = [*begin, *nearer, *terms, *stores]
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
 
@@ -163,7 +163,7 @@ class Block:
         keep = each(Store(depth.array, wait, Peek(sums, element)))
         return [before, Guard(depth.early, (keep,)), Guard(depth.last, (finish,))]
 
-    def _waiting(self, first: Linear, rows: int, base: Linear, width: int) -> Stmts:
+    def _nearer(self, first: Linear, rows: int, base: Linear, width: int) -> Stmts:
         """Sums of blocks of k before come nearer while terms are added up."""
         depth = self.depth
         if depth is None or self.prob.stage.partial:

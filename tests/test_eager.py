@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from pullback.errors import IndexRangeError
 from pullback.ir.graph import Definition
 from pullback.tensor.face.eager import eagerly
 from pullback.tensor.record.deferred import Deferred
+from pullback.tensor.record.held import Held
 from pullback.tensor.record.trace import compiled_programs
 
 Array = np.ndarray[Any, Any]
@@ -340,3 +342,17 @@ def test_an_index_that_is_a_formula_is_checked_as_data_are(jitted: bool) -> None
         with pytest.raises(IndexRangeError) as caught:
             run(f)
         assert caught.value.code == "E106"
+
+
+def test_what_nobody_refers_to_is_freed() -> None:
+    """What a compiler keeps of expressions keeps no data alive."""
+    sizes = [(1 << 17) + n for n in range(3)]
+    for size in sizes:
+        t = pb.tensor(np.ones(size, "f4"))
+        assert float((t * 2 + 1).sum()) == 3 * size
+        assert pb.grad(lambda t: (t * t).sum())(t).numpy()[0] == 2
+        assert pb.compute((7,), lambda i, t=t: t[i] * 3).numpy()[0] == 3
+        del t
+    gc.collect()
+    held = [h for h in gc.get_objects() if isinstance(h, Held) and h.kind.shape[0] in sizes]
+    assert not held

@@ -6,14 +6,13 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar
 
 from pullback.config import Cap
 from pullback.errors import UnsupportedError
 
-FEW: Cap = 64  # nodes, that a walk keeps
+FEW: Cap = 64  # nodes that one keeps of a walk: most are walked again and again
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,13 +26,15 @@ class Node:
     type (1, 1.0 and True stay apart). Facts that follow from the fields are set in `derive`.
     """
 
-    __slots__ = ("__weakref__", "children")
+    __slots__ = ("__weakref__", "_below", "children")
     __match_args__: ClassVar[tuple[str, ...]] = ()
     # Whether a field may hold a number, which equality alone does not tell from another type's.
     _literal: ClassVar[bool] = False
     # What sets each field of a new node, where `__setattr__` refuses.
     _puts: ClassVar[tuple[Callable[[Node, Any], None], ...]] = ()
     children: tuple[Node, ...]
+    # What `walk` yields before the node, once walked, where that is few.
+    _below: tuple[Node, ...] | None
     _interned: ClassVar[dict[tuple[Any, ...], Any]] = {}  # weak references, by class and fields
 
     def __init_subclass__(cls, family: bool = False) -> None:
@@ -110,6 +111,7 @@ def _shown(value: object, depth: int) -> str:
 
 
 _put_children = vars(Node)["children"].__set__
+_put_below = vars(Node)["_below"].__set__
 
 
 class _Entry(weakref.ref[Any]):
@@ -168,16 +170,15 @@ def _replace(value: Any, fresh: Iterator[Node]) -> Any:
 
 def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterable[Node]:
     """Children before parents, each node once, without recursion or entering `skip`."""
-    if isinstance(roots, Node) and skip == ():
-        return _few(roots) or _walked(roots, skip)
-    return _walked(roots, skip)
-
-
-@lru_cache(maxsize=8192)
-def _few(root: Node) -> tuple[Node, ...] | None:
-    """All of `walk`, where that is few nodes: most are walked again and again."""
-    nodes = tuple(islice(_walked(root, ()), FEW + 1))
-    return nodes if len(nodes) <= FEW else None
+    if not isinstance(roots, Node) or skip != ():
+        return _walked(roots, skip)
+    try:
+        below = roots._below
+    except AttributeError:
+        nodes = tuple(islice(_walked(roots, ()), FEW + 1))
+        below = nodes[:-1] if len(nodes) <= FEW else None
+        _put_below(roots, below)
+    return _walked(roots, ()) if below is None else (*below, roots)
 
 
 def _walked(roots: Iterable[Node] | Node, skip: Container[Node]) -> Iterator[Node]:

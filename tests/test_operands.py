@@ -21,11 +21,12 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Array
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
-from pullback.machine.machine import chosen
+from pullback.machine.machine import chosen, with_numbers
 from pullback.schedule.choices import joined
 from pullback.schedule.schedule import Right, Schedule, TileLoops
 
 ZEN3 = named_target("x86-64-v3").on(chosen("zen3"))
+TWO = ZEN3.on(with_numbers(ZEN3.profile, "launch", processors=2))
 ANY = named_target("x86-64-v3")
 
 
@@ -80,8 +81,15 @@ def test_operands_in_place_cost_their_pages() -> None:
 def test_panels_that_all_rows_share() -> None:
     one = drawn(lambda a, b: a @ b, (128, 784), (784, 512))
     made, loops = chosen_by(one)
-    assert made.tile == (64, 512) and loops.right is Right.ONE and loops.terms is None
-    assert made.tasks == 2, "halves of the rows"
+    assert made.tile == (128, 64) and loops.right is Right.ONE and loops.terms is None
+
+
+def test_a_tile_of_all_columns_for_each_processor() -> None:
+    one = drawn(lambda a, b: a @ b, (128, 784), (784, 512))
+    made, loops = chosen_by(one, TWO)
+    assert made.tile == (64, 512) and loops.right is Right.ONE and made.tasks == 2
+    many = TWO.on(with_numbers(ZEN3.profile, "launch", processors=64))
+    assert chosen_by(one, many)[0].tasks >= 8, "as many tasks as without a price"
 
 
 def test_terms_that_lie_apart_go_in_blocks() -> None:
@@ -213,9 +221,9 @@ def test_a_schedule_by_hand_begins_at_it() -> None:
     given = pb.ones((128, 784)), pb.ones((784, 512))
     f(*given)
     own = pb.schedule(f, *given)
-    assert own.schedule.tile == (64, 512)
-    assert own.pack(False).schedule.tile == (64, 512)
-    assert own.tile(i=32).schedule.tile == (32, 512)
+    assert own.schedule.tile == (128, 64)
+    assert own.pack(False).schedule.tile == (128, 64)
+    assert own.tile(i=64).schedule.tile == (64, 64)
     try:
         turned = own.reorder("j", "i").schedule
     except OptionError:
@@ -270,7 +278,7 @@ def test_blocks_of_all_channels_of_a_picture() -> None:
     """
     x, w = (2, 97, 75, 75), (77, 97, 3, 3)
     one = drawn(lambda x, w: pb.nn.functional.conv2d(x, w, stride=2), x, w)
-    made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
+    made = scheduled(one, TWO, operands(one, TWO, (("column.0", 1),)))
     (loops,) = (s.loops for s in made.steps if isinstance(s.loops, TileLoops))
     assert made.tile == (1, 77, 37, 37) and (loops.right, loops.terms) == (Right.BLOCKS, 128)
     assert made.tasks > 1

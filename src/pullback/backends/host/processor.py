@@ -110,12 +110,7 @@ def _of_cores(machine: Machine) -> Machine:
     """The machine, whose large launches are dealt for all processors of the system: these stay the
     same where a process may use fewer, and so do the last bits of sums.
     """
-    cores = os.cpu_count() or 1
-    return (
-        machine
-        if cores <= machine.rate("launch", "processors")
-        else with_numbers(machine, "launch", processors=cores)
-    )
+    return with_numbers(machine, "launch", processors=os.cpu_count() or 1)
 
 
 def named_target(name: str) -> Target:

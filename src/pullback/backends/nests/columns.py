@@ -62,11 +62,11 @@ def _alone(kernel: Kernel, target: Target) -> dict[str, int]:
 
 
 def _ns(kernel: Kernel, target: Target, given: Numbers) -> float:
-    """Nanoseconds of a kernel with columns; of one product, by its tile or by halves of all."""
+    """Nanoseconds of a kernel with columns; of one product, by its tile or by shares of all."""
     own = scheduled(kernel, target, choices_of(given))
     least = price(kernel, own, target, ROUGH).ns
     steps = [step for step in own.steps if step.product is not None]
-    for tile in all_columns(kernel, own, steps[0])[-1:] if len(steps) == 1 else ():
+    for tile in all_columns(kernel, own, steps[0], target)[-1:] if len(steps) == 1 else ():
         with suppress(OptionError):
             other = scheduled(kernel, target, choices_of({**given, **tiled(tile)}))
             least = min(least, price(kernel, other, target, ROUGH).ns)

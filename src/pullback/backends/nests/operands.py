@@ -138,7 +138,7 @@ def _tiled(
     if seen.word > 1:
         return
     tiles = [_tall(kernel, own, step, target), _thin(kernel, own, step)]
-    tiles += [*all_columns(kernel, own, step), *_wide(kernel, own, step)]
+    tiles += [*all_columns(kernel, own, step, target), *_wide(kernel, own, step)]
     for tile in dict.fromkeys(tiles):
         if tile == own.tile:
             continue
@@ -198,22 +198,23 @@ def _thin(kernel: Kernel, own: Schedule, step: Step) -> Ints:
     return tuple(tile) if prod(tile_counts(kernel, tile)) >= max(2, own.tasks) else own.tile
 
 
-def all_columns(kernel: Kernel, own: Schedule, step: Step) -> list[Ints]:
-    """Tiles of all columns, the rest as it is or in two halves: `left` is read once, panels are
-    packed once or twice (18 channels by 5x5 of 379 x 6 x 6, seven pictures, one Zen 3 core: 3.9 ms
-    in tiles of 9 channels, 3.1 by all of a row of places, 2.1 of half of them).
+def all_columns(kernel: Kernel, own: Schedule, step: Step, target: Target) -> list[Ints]:
+    """Tiles of all columns, the rest as it is or a share for each processor: `left` is read once,
+    panels are packed as often as there are processors (18 channels by 5x5 of 379 x 6 x 6, seven
+    pictures, one Zen 3 core: 3.9 ms in tiles of 9 channels, 3.1 by all of a row of places, 2.1 of
+    half of them). Fewer tiles than processors are none: a price knows one core.
     """
     stage, column = kernel.stages[step.lead], _product(step).column
     if stage.partial or column not in stage.bound:
         return []
     outer, whole = stage.bound[column], [upper(extent) for extent in kernel.outer]
-    halves, rest = list(whole), [n for n, e in enumerate(whole) if n != outer and e > 1]
-    if rest and own.tasks > 1:
-        even = min(rest, key=lambda n: -(-whole[n] // 2) / whole[n])
-        halves[even] = -(-whole[even] // 2)
-    tiles = [(*own.tile[:outer], whole[outer], *own.tile[outer + 1 :]), tuple(halves)]
-    least = min(2, own.tasks)
-    return [t for t in dict.fromkeys(tiles) if prod(tile_counts(kernel, t)) >= least]
+    parts = min(own.tasks, int(target.profile.rate("launch", "processors")))
+    shares, rest = list(whole), [n for n in range(len(whole)) if n != outer]
+    if rest:
+        even = min(rest, key=lambda n: -(-whole[n] // parts) / whole[n])
+        shares[even] = -(-whole[even] // parts)
+    tiles = [(*own.tile[:outer], whole[outer], *own.tile[outer + 1 :]), tuple(shares)]
+    return [t for t in dict.fromkeys(tiles) if prod(tile_counts(kernel, t)) >= parts]
 
 
 def _wide(kernel: Kernel, own: Schedule, step: Step) -> list[Ints]:

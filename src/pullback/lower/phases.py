@@ -35,11 +35,16 @@ def phases(loops: Nest, work: Region) -> Nest:
 
 
 def written_out(loops: Nest, body: Stmts) -> Stmts:
-    """`body` at each of the coordinates of `loops`, one after the other."""
+    """`body` at each of the coordinates of `loops`, one after the other, in loops of one turn:
+    registers are declared once in each.
+    """
+    if not loops:
+        return body
     made: Stmts = []
-    for numbers in product(*(range(loop.most) for loop in loops)):
-        values: Values = {o.var: index(n) for o, n in zip(loops, numbers, strict=True)}
-        made += _at(body, values) if values else body
+    for first, *rest in product(*(range(loop.most) for loop in loops)):
+        values: Values = {o.var: index(n) for o, n in zip(loops, (first, *rest), strict=True)}
+        ends = index(first), index(first + 1)
+        made.append(For(loops[0].var, *ends, tuple(_at(body, values))))
     return made
 
 

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.host.processor import named_target
 from pullback.config import Options
+from pullback.lower import lower
+from pullback.lower.whole import scheduled
+from pullback.machine.machine import chosen
+from pullback.verify.nest import verify_routine
 
 conv2d = pb.nn.functional.conv2d
 
@@ -114,3 +119,15 @@ def test_phases_are_written_out_inside_of_panels(tmp_path: Path) -> None:
     packed = [line for line in text.splitlines() if " = w[" in line]
     assert len(packed) == 8, "those of whole panels and of the last one, four phases each"
     assert "unroll r" in text and " seq r" not in text, "one or two taps are no loop"
+
+
+def test_phases_declare_registers_in_blocks_of_their_own() -> None:
+    """Four rows of a padded picture in one panel: C refuses what is declared twice in a block."""
+    given = pb.ones((2, 3, 7, 9)), pb.ones((5, 3, 3, 3))
+    program = pb.jit(lambda x, w: conv2d(x, w, stride=2, padding=1), options=Options(cache=None))
+    program(*given)
+    target = named_target("x86-64-v3").on(chosen("zen3"))
+    for kernel in program.program.kernels:
+        routine = lower(kernel, scheduled(kernel, target))
+        assert str(routine).count("acc") > 4, "written out"
+        verify_routine(routine, "lower")

@@ -282,6 +282,7 @@ FAULTS: dict[str, Sequence[N.Stmt]] = {
     "known_nodes: axis": [store(Axis(0, 4))],
     "known_nodes: native": [store(index(0), N.Native("cbrt", (ZERO,)))],
     "known_nodes: size": [store(E.Size(Dim("n", 1, 4)))],
+    "declared_once": [N.Declare(S, ZERO), store(index(0)), N.Declare(S, ZERO)],
     "loops_advance": [loop(I3, step=0)],
     "sites_exist": [N.Check(index(0), index(1), 1)],
 }  # fmt: skip

@@ -107,11 +107,11 @@ def unique_all(x: Tensor, /) -> UniqueAll:
         Tensor([1, 2], dtype=int64)
     """
 
-    def found(a: Any) -> Any:
+    def distinct(a: Any) -> Any:
         values, places, inverse, counts = np.unique(a, True, True, True, equal_nan=False)
         return values, places, inverse.reshape(a.shape), counts
 
-    return UniqueAll(*hosted("unique_all", found, x))
+    return UniqueAll(*hosted("unique_all", distinct, x))
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pullback.config import Cap
 from pullback.errors import UnsupportedError
 
-FEW: Cap = 64  # nodes that one keeps of a walk: most are walked again and again
+MOST_KEPT: Cap = 64  # nodes that one keeps of a walk: most are walked again and again
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -175,8 +175,8 @@ def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterable[N
     try:
         below = roots._below
     except AttributeError:
-        nodes = tuple(islice(_walked(roots, ()), FEW + 1))
-        below = nodes[:-1] if len(nodes) <= FEW else None
+        nodes = tuple(islice(_walked(roots, ()), MOST_KEPT + 1))
+        below = nodes[:-1] if len(nodes) <= MOST_KEPT else None
         _put_below(roots, below)
     return _walked(roots, ()) if below is None else (*below, roots)
 

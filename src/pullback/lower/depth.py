@@ -126,10 +126,9 @@ def _waiting(context: Context, prob: Contraction) -> tuple[Array, Linear, bool]:
     """Where sums wait: where the result is stored, if that holds them in full and in order, else in
     scratch.
     """
-    home = context.homes.get(prob.stage.target)
-    full = home is not None and home.array.dtype == prob.kind
-    if home and full and prob.store is not None and _in_order(prob.store, prob.column):
-        return home.array, prob.store, True
+    home, store = context.homes.get(prob.stage.target), prob.store
+    if home is not None and store is not None and _holds(home.array, store, prob):
+        return home.array, store, True
     loops = [*prob.shared, *prob.rest, *(o for o in (prob.row, prob.column) if o is not None)]
     strides = row_major(loop.most for loop in loops)
     array = context.draft.local("sums", prob.kind, max(1, strides[0] * loops[0].most))
@@ -167,6 +166,8 @@ def in_blocks(depth: Depth, body: Stmts) -> Stmts:
     return [For(depth.loop.var, depth.loop.first, depth.loop.extent, tuple(body))]
 
 
-def _in_order(store: Linear, column: NestLoop | None) -> bool:
-    """Whether the results of a row of columns are stored side by side."""
-    return column is None or (store.of(column.var) == 1 and not store.hidden(column.var))
+def _holds(array: Array, store: Linear, prob: Contraction) -> bool:
+    """Whether an array holds sums in full, those of a row of columns side by side."""
+    column = prob.column
+    ordered = column is None or (store.of(column.var) == 1 and not store.hidden(column.var))
+    return ordered and array.dtype == prob.kind

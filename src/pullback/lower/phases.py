@@ -1,6 +1,6 @@
 """Loops over few phases written out, where they decide how often inner loops turn.
 
-``for r < 2: for k in (1 - r) // 2..2: f(r, k)  ->  for k in 0..2: f(0, k); for k in 0..2: f(1, k)``
+``for r < 2: for k in 1 - r..2: f(r, k)  ->  for r in 0..1: f(0, 1); for r in 1..2: f(1, 0); ..``
 
 What turns once or twice is no loop then: its counting costs more than a step of a tile.
 """
@@ -24,7 +24,7 @@ from pullback.lower.guards import Values, replaced
 from pullback.schedule.regions import Region
 
 MOST_PHASES: Cap = 4  # each is code of its own, which takes time to compile
-FEW: Cap = 2  # turns that are written out
+MOST_TURNS: Cap = 2  # turns that are written out
 
 
 def phases(loops: Nest, work: Region) -> Nest:
@@ -72,4 +72,4 @@ def _is_few(loop: For) -> bool:
     if loop.kind is not LoopKind.SEQ or LoopKind.SEQ in inner:
         return False
     turns = linear(loop.hi).minus(linear(loop.lo))
-    return turns.is_constant and 0 < turns.const <= FEW
+    return turns.is_constant and 0 < turns.const <= MOST_TURNS

@@ -82,7 +82,7 @@ class _Tiles(Block):
     phases: Nest = field(default_factory=list)
 
     @property
-    def apart(self) -> Nest:
+    def around(self) -> Nest:
         """The loops that `right` changes with, but for phases: those read the same lines of it."""
         return [loop for loop in self.prob.shared if loop not in self.phases]
 
@@ -93,11 +93,11 @@ class _Tiles(Block):
             return self._in_depth(loops.terms)
         self.phases = phases(prob.shared, prob.work)
         if loops.right is Right.IN_PLACE:
-            return nest(self.apart, self._panel_loop())
+            return nest(self.around, self._panel_loop())
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
         if loops.right is not Right.PANELS:
             self.right = panels(context, kind, loops.columns, 1, [], prob.over)
-            return nest(self.apart, self._panel_loop())
+            return nest(self.around, self._panel_loop())
         if loops.level < context.depth(prob.right.value):
             what = f"panels of {prob.stage.target} change inside of {loops.level} loops"
             raise InvalidIR(what)
@@ -106,7 +106,7 @@ class _Tiles(Block):
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, every.var, every.var, around)
         context.draft.hoist(loops.level, fill)
-        return nest(self.apart, self._panel_loop())
+        return nest(self.around, self._panel_loop())
 
     def _panels(
         self,

@@ -62,8 +62,13 @@ class _Verifier:
         return InvalidIR(f"after {self.after}: {self.routine.name}: {what} ({check})")
 
     def block(self, body: Iterable[Stmt], scope: _Scope) -> None:
-        """Statements in order; what one declares the next ones see."""
+        """Statements in order; what one declares the next ones see, and do not declare again."""
+        own: set[Register] = set()
         for statement in body:
+            if isinstance(statement, Declare):
+                if statement.register in own:
+                    raise self.fail("declared_once", f"{statement.register} is declared again")
+                own.add(statement.register)
             self.statement(statement, scope)
 
     def statement(self, s: Stmt, scope: _Scope) -> None:

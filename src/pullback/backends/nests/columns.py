@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from pullback.backends.nests.operands import all_columns, tiled
+from pullback.backends.nests.operands import all_columns, tile_choices
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
 from pullback.errors import OptionError
@@ -55,20 +55,20 @@ def _alone(kernel: Kernel, target: Target) -> dict[str, int]:
         for way in seen:
             if least_ns(stage, way, target) >= least:
                 break
-            ns = _ns(one, target, {**(best if one is kernel else {}), name: way.column})
+            ns = _least_ns(one, target, {**(best if one is kernel else {}), name: way.column})
             if ns < least:
                 least, best[f"column.{number}"] = ns, way.column
     return best
 
 
-def _ns(kernel: Kernel, target: Target, given: Numbers) -> float:
+def _least_ns(kernel: Kernel, target: Target, given: Numbers) -> float:
     """Nanoseconds of a kernel with columns; of one product, by its tile or by shares of all."""
     own = scheduled(kernel, target, choices_of(given))
     least = price(kernel, own, target, ROUGH).ns
     steps = [step for step in own.steps if step.product is not None]
     for tile in all_columns(kernel, own, steps[0], target)[-1:] if len(steps) == 1 else ():
         with suppress(OptionError):
-            other = scheduled(kernel, target, choices_of({**given, **tiled(tile)}))
+            other = scheduled(kernel, target, choices_of({**given, **tile_choices(tile)}))
             least = min(least, price(kernel, other, target, ROUGH).ns)
     return least
 

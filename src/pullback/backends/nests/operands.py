@@ -142,13 +142,13 @@ def _tiled(
     for tile in dict.fromkeys(tiles):
         if tile == own.tile:
             continue
-        placed = {**best, **tiled(tile)}
+        placed = {**best, **tile_choices(tile)}
         yield placed
         if seen.direct and best.get(packed) != 1:
             yield {**placed, packed: 1}
 
 
-def tiled(tile: Ints) -> Numbers:
+def tile_choices(tile: Ints) -> Numbers:
     """The choice of a tile. ``(64, 16)  ->  tile.0: 64, tile.1: 16``"""
     return {f"tile.{n}": extent for n, extent in enumerate(tile)}
 

@@ -16,6 +16,9 @@ from hypothesis import settings
 # Kernels of Triton run on the processor; it is read when Triton is imported, by PyTorch too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# What tests change of this process, others would not know when they choose schedules for it.
+os.environ.setdefault("PULLBACK_WORKERS", "1")
+
 HERE = Path(__file__).parent
 # Of a second and more (scripts/long_tests.py): not in a run of all, but where their file is named.
 LONG = frozenset((HERE / "long.txt").read_text().splitlines())

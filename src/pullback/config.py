@@ -45,16 +45,19 @@ BACKEND = "llvm"  # where nobody says which
 MOST_THREADS = 64  # of a pool that nobody chose the size of
 
 
+def processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def default_threads() -> int:
     """PULLBACK_THREADS, or as many threads as this process may use processors, at most 64.
 
     Raises: OptionError for what is no number from 1 on.
     """
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
-    threads = _number("PULLBACK_THREADS", max(1, min(processors, MOST_THREADS)))
+    threads = _number("PULLBACK_THREADS", min(processors(), MOST_THREADS))
     if threads < 1:
         raise OptionError(
             f"PULLBACK_THREADS={threads}", help="the caller is one of the threads", code="E523"
@@ -177,6 +180,8 @@ class Options:
     `tune`: seconds in which other schedules of a program's kernels are measured after it is
     compiled; what is faster, and what is not, is left to later programs in the cache's folder.
     `schedules`: choices for kernels by their structure, as `pb.jit(schedules=..)` gives them.
+    `workers`: processes that choose schedules, this one included, where that takes long; None: as
+    many as processors, at most 4.
     `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
     faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
     the file of a machine (docs/machine.md); None: those of the target. `rules`: those of
@@ -201,13 +206,15 @@ class Options:
     schedules: Schedules = ()
     rules: Sequence[UserRule] = ()
     tune: float = 0.0
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
-        if self.threads is not None and (not _whole(self.threads) or self.threads < 1):
-            raise OptionError(
-                f"{self.threads!r} threads", help="the caller is one of them", code="E523"
-            )
+        for name in ("threads", "workers"):
+            count = getattr(self, name)
+            if count is not None and (not _whole(count) or count < 1):
+                what = f"{count!r} {name}"
+                raise OptionError(what, help="the caller is one of them", code="E523")
         if not _whole(self.debug):
             raise OptionError(f"debug={self.debug!r}", help="a number from 0 to 4", code="E225")
         if not _seconds(self.tune):
@@ -231,7 +238,7 @@ class Options:
     def from_environment(cls) -> Options:
         """Read `PULLBACK_BACKEND`, `_TARGET`, `_MACHINE`, `_DEBUG`, `_DUMP`, `_CACHE` (or `off`),
         `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked), `_HOST` (0: no
-        program calls functions of the host).
+        program calls functions of the host), `_WORKERS` (processes that choose schedules).
 
         Raises: OptionError for what is no number.
         """
@@ -246,4 +253,5 @@ class Options:
             target=env.get("PULLBACK_TARGET") or None,
             host=env.get("PULLBACK_HOST", "1") != "0",
             machine=env.get("PULLBACK_MACHINE") or None,
+            workers=_number("PULLBACK_WORKERS", 0) or None,
         )

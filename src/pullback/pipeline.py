@@ -33,6 +33,7 @@ from pullback.backends.host.machine import Crew, VirtualMachine
 from pullback.backends.host.pool import loader, pools
 from pullback.backends.host.profile import Clock
 from pullback.backends.host.system import address, memory, uncollected
+from pullback.backends.host.workers import beside
 from pullback.backends.registry import OWN, compiler, named, oracle
 from pullback.config import Options
 from pullback.errors import (
@@ -259,7 +260,9 @@ def _built(
         alike.setdefault(key, piece)
     for kernel in alike.values():
         accepted(kernel, backend)
-    with _by(backend):
+    with _by(backend), beside(list(alike.values()), backend, job) as unchosen:
+        if isinstance(chosen, Chooser) and backend.name in OWN:
+            chosen = functools.partial(chosen, unchosen=unchosen)
         every = backend.compile(_scheduled(alike.values(), job, chosen), job)
     if len(every) != len(alike):
         what = f"backend {backend.name!r} gives {len(every)} codes for {len(alike)} kernels"

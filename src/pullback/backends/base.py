@@ -313,12 +313,20 @@ class Compiler(Explained, Protocol):
         """Who runs a program; None: the machine of this process, by the code ABI."""
         return None
 
-    def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
-        """The schedule of a kernel where nobody chose one; with `choices`, as they say.
+    def start(
+        self,
+        kernel: Kernel,
+        target: Target,
+        choices: Choices = (),
+        unchosen: Choices | None = None,
+    ) -> Schedule:
+        """The schedule of a kernel where nobody chose one; with `choices`, as they say. `unchosen`:
+        what the method of that name gives, where it is known.
 
         Raises: OptionError for a choice that the kernel does not have.
         """
-        given = joined(self.unchosen(kernel, target), dict(choices))
+        own = self.unchosen(kernel, target) if unchosen is None else unchosen
+        given = joined(own, dict(choices))
         return replace(scheduled(kernel, target, given), asked=choices)
 
     def unchosen(self, kernel: Kernel, target: Target) -> Choices:

@@ -26,6 +26,7 @@ VARIABLES = {
     "PULLBACK_PROFILE": ("0", "1: launches are timed"),
     "PULLBACK_TARGET": ("this processor", "compile for x86-64-v4, x86-64-v3, x86-64"),
     "PULLBACK_THREADS": ("processors, at most 64", "threads that run kernels"),
+    "PULLBACK_WORKERS": ("processors, at most 4", "processes that choose schedules"),
     "PULLBACK_TRACEBACK": ("brief", "full: tracebacks show the frames of the library"),
 }
 

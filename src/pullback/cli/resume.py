@@ -72,7 +72,7 @@ class Fixed(Chooser):
         """What a program's record depends on."""
         return digest(schedule_text(self.schedule))
 
-    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
+    def __call__(self, kernel: Kernel, target: Target, unchosen: object = None) -> Schedule:
         """The schedule that is given."""
         return self.schedule
 

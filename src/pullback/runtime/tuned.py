@@ -68,8 +68,8 @@ class Tuned:
 
 
 Records = dict[Key, Tuned]
-Start = Callable[[Kernel, Target, Choices], Schedule]
-"""The schedule of a kernel by choices, as `Compiler.start` gives it."""
+Start = Callable[..., Schedule]
+"""The schedule of a kernel for a target by choices, as `Compiler.start` gives it."""
 
 
 class Chooser:
@@ -117,18 +117,23 @@ class Chooser:
             return None
         return self.records.get(Key.of(kernel, target, self.threads, self.backend))
 
-    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
-        """The schedule of a kernel; a record that does not fit it is told of and left out."""
+    def __call__(
+        self, kernel: Kernel, target: Target, unchosen: Callable[[Kernel], Choices] | None = None
+    ) -> Schedule:
+        """The schedule of a kernel; a record that does not fit it is told of and left out.
+        `unchosen`: who knows what prices choose, if not the backend.
+        """
+        own = () if unchosen is None else (unchosen(kernel),)
         wanted = self.wanted.get(kernel_digest(kernel)) if self.wanted else None
         if wanted is not None:
-            return self.start(kernel, target, wanted)
+            return self.start(kernel, target, wanted, *own)
         record = self.record(kernel, target)
         if record is not None:
             try:
-                return self.start(kernel, target, record.choices)
+                return self.start(kernel, target, record.choices, *own)
             except OptionError as error:
                 log.warning("%s: a record is ignored: %s", self.path, error.what)
-        return self.start(kernel, target, ())
+        return self.start(kernel, target, (), *own)
 
 
 def chooser(

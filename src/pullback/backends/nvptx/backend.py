@@ -108,9 +108,11 @@ class NVPTX(Loops):
         """What `__cuda_array_interface__` says of an array. Raises: UnsupportedError."""
         return lending.interface_of(own)
 
-    def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
+    def start(
+        self, kernel: Kernel, target: Target, choices: Choices = (), unchosen: Choices | None = None
+    ) -> Schedule:
         """Products in as many tiles as there may be tasks, so that all processors have work."""
-        chosen = super().start(kernel, target, choices)
+        chosen = super().start(kernel, target, choices, unchosen)
         plain = kernel.tiling is not None or all(s.product is None for s in chosen.steps)
         if choices or plain or not kernel.outer:
             return chosen
@@ -120,7 +122,7 @@ class NVPTX(Loops):
         wanted = {f"tile.{axis}": n for axis, n in enumerate(tiles)}
         wanted["tasks"] = 1 << (max(1, min(count, MOST_WARPS // 2)).bit_length() - 1)
         try:
-            return super().start(kernel, target, choices_of(wanted))
+            return super().start(kernel, target, choices_of(wanted), unchosen)
         except OptionError:  # what it would hold does not fit, or tiles are of other sizes
             return chosen
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ir.program import HostCall
 from test_places import beside, both, run
 
 RNG = np.random.default_rng(11)
@@ -209,7 +210,7 @@ def first(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
 @pytest.mark.parametrize("undefined", [0.0, 0.5, 0.999])
 def test_the_few_first_of_many(kind: str, largest: bool, undefined: float) -> None:
     """Ties of which some have no place; rows of fewer numbers than are asked for."""
-    x = RNG.integers(0, 40, (6, 700)).astype(kind)
+    x = RNG.integers(0, 40, (20, 700)).astype(kind)
     if x.dtype.kind == "f":
         x[RNG.random(x.shape) < undefined] = np.nan
     for k in (2, 16, 60):
@@ -220,14 +221,27 @@ def test_the_few_first_of_many(kind: str, largest: bool, undefined: float) -> No
     np.testing.assert_array_equal(down[0], first(x.T, 20, 0, largest))
 
 
+@pytest.mark.parametrize("sort", [pb.sort, pb.argsort])
+def test_rows_are_sorted_by_whoever_takes_less(sort: Any) -> None:
+    """Few elements by comparing all pairs, in the program; many of the same rows by the host."""
+    calls = {}
+    for rows in (1, 600):
+        x = RNG.normal(size=(rows, 200)).astype(np.float32)
+        program = pb.jit(sort, options=pb.Options(cache=None))
+        wanted = {pb.sort: np.sort, pb.argsort: np.argsort}[sort](x, -1, kind="stable")
+        np.testing.assert_array_equal(program(pb.tensor(x)).numpy(), wanted)
+        calls[rows] = any(isinstance(item, HostCall) for item in program.program.program.body)
+    assert calls == {1: False, 600: True}
+
+
 def test_the_few_first_are_called_for_where_that_is_less_work() -> None:
     calls = {}
     for size in (300, 3000):
-        program = pb.jit(lambda x: pb.topk(x, 4, axis=1), options=pb.Options(cache=None))
-        program(pb.tensor(RNG.normal(size=(2, size))))
+        program = pb.jit(lambda x: pb.topk(x, 8, axis=1), options=pb.Options(cache=None))
+        program(pb.tensor(RNG.normal(size=(20, size))))
         calls[size] = "NumPy" in program.program.explain() or "order" in program.program.explain()
     assert calls == {300: False, 3000: True}
-    x, head = RNG.normal(size=(3, 3000)), RNG.normal(size=(3, 8))
+    x, head = RNG.normal(size=(20, 3000)), RNG.normal(size=(20, 8))
     (slope,) = run(lambda x, h: pb.grad(pb.topk(x, 8, axis=1)[0], [x], head=h), [x, head])
     wanted = np.zeros_like(x)
     np.put_along_axis(wanted, first(x, 8, 1, True), head, 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -20,6 +23,7 @@ from pullback.operations import read
 
 KINDS = {d.name: d for d in ALL if d.is_float}
 OPERATIONS = ".toml"
+HOST = "PULLBACK_HOST"
 ENDS = {".so": "library", ".dll": "library", ".dylib": "library", ".wasm": "library"}
 ENDS |= {".o": "object", ".obj": "object", ".a": "archive"}
 ONLY = dict.fromkeys(ENDS, ("",)) | {  # machines by the ends of their names
@@ -87,7 +91,7 @@ def _script(
         raise Misuse(f"--target {machine}: a script is built for this machine, or {MODULE} alone")
     if path.is_file():
         raise Misuse(f"-o {path} is a file: what is built of a script is a folder")
-    with out.running(script):
+    with out.running(script), _without_host():
         functions = of_script(script)
     if name is None and len(functions) > 1:
         raise Misuse(f"{script} has {', '.join(functions)}: --name says which")
@@ -99,6 +103,18 @@ def _script(
     with out.working("compiling"):
         own = script.stem if name is None else chosen
         return built(own, entry, path, threads, machine)
+
+
+@contextmanager
+def _without_host() -> Iterator[None]:
+    """What a library cannot call is generated, where the environment says nothing else."""
+    given = HOST in os.environ
+    os.environ.setdefault(HOST, "0")
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ[HOST]
 
 
 def _operation(

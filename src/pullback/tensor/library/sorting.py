@@ -1,4 +1,4 @@
-"""Sorting. Short axes count who stands before whom; long ones are the host's, or a network's.
+"""Sorting. Few elements count who stands before whom; many are the host's, or a network's.
 
 In each pass of one every place is compared with the one that differs in one bit: n log^2 n / 2
 comparisons, in lanes, memory linear in n. Every pass is the same program, so it is compiled once.
@@ -8,6 +8,7 @@ The few largest of many are the host's, too, or selected one by one. Stable; NaN
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pullback.ir.graph import MAX, MIN, SUM, Accumulate, Definition, Rule, Value
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Tensor, value_of
 from pullback.tensor.forms.control import loop
+from pullback.tensor.library.ordering import firsts_ns, places_ns, reachable, values_ns
 from pullback.tensor.library.ordering import hosted as by_host
 from pullback.tensor.record.trace import bind, current, realize
 from pullback.tensor.values import elementwise as W
@@ -29,9 +31,11 @@ from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import axes_of, make
 
 Order = Callable[[Expr, Expr], Expr]
-SELECTED = 16  # so many are selected one by one, of as many times more
-CALL = 8192  # elements, times those selected, that take as long as a call of the host (40 us)
+SELECTED = 16  # so many are selected one by one
 COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
+# Nanoseconds of one Zen 3 core: of a pair of elements of an axis, rows of 8 to 256 float32 (0.3 of
+# int32, 0.8 of float64); of an element for each of those that are selected (0.6 where it is one).
+PAIR, PICK = 0.55, 2.2
 
 
 def _before(descending: bool, nan_first: bool = False) -> Order:
@@ -58,12 +62,22 @@ def order_of(x: Value, axis: int, descending: bool, *, nan_first: bool = False) 
         raise UnsupportedError(f"sorting along the symbolic axis {size}", code="E315")
     keys: Value = W.astype(x, int8) if x.dtype.is_bool else x
     before = _before(descending, nan_first)
-    if size <= COUNTED:
-        return _by_counting(keys, axis, size, before)
-    hosted = by_host(_wide(keys), axis, descending, nan_first, places=True)
-    if hosted is not None:
-        return make("order", x.shape, read(hosted, *axes_of(x.shape)), stop=True)
-    return _by_network(keys, axis, size, before)
+    if _counted_ns(x, size) > _places_ns(keys):
+        hosted = by_host(_wide(keys), axis, descending, nan_first, places=True)
+        if hosted is not None:
+            return make("order", x.shape, read(hosted, *axes_of(x.shape)), stop=True)
+    make_order = _by_counting if size <= COUNTED else _by_network
+    return make_order(keys, axis, size, before)
+
+
+def _counted_ns(x: Value, size: int) -> float:
+    """Nanoseconds of comparing all pairs."""
+    return elements(x.shape) * size * PAIR if size <= COUNTED else inf
+
+
+def _places_ns(keys: Value) -> float:
+    """Nanoseconds of the host's order."""
+    return places_ns(elements(keys.shape), 8 * keys.dtype.itemsize)
 
 
 def _wide(keys: Value) -> Value:
@@ -78,7 +92,8 @@ def sorted_along(x: Value, axis: int, descending: bool) -> Value:
     axis = V.normal_axis(axis, len(x.shape))
     size = x.shape[axis]
     hosted = None
-    if isinstance(size, int) and size > COUNTED and not x.dtype.is_bool:
+    count = elements(x.shape)
+    if isinstance(size, int) and not x.dtype.is_bool and values_ns(count) < _counted_ns(x, size):
         hosted = by_host(_wide(x), axis, descending, False, places=False)
     if hosted is None:
         return X.take_along(x, order_of(x, axis, descending), axis)
@@ -202,18 +217,21 @@ def _moved(stays: Value, source: Value, axes: Sequence[Expr], there: Sequence[Ex
 
 
 def first_of(x: Value, axis: int, k: int, largest: bool, *, nan_first: bool = False) -> Value:
-    """The places of the first `k` in order: the host's where that is less work than to select them
-    one by one, which few of many are elsewhere.
+    """The places of the first `k` in order: selected one by one, the host's, or those of an order
+    of all, whichever takes least.
     """
     extent = x.shape[axis]
-    if isinstance(extent, int) and extent > COUNTED and 1 < k < extent and not x.dtype.is_bool:
-        work = k * elements(x.shape) if k <= SELECTED else CALL
-        places = work >= CALL and by_host(_wide(x), axis, largest, nan_first, places=True, count=k)
-        if places:
-            return make("order", places.shape, read(places, *axes_of(places.shape)), stop=True)
-    if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
+    if isinstance(extent, int) and 0 < k < extent:
         keys = W.astype(x, int8) if x.dtype.is_bool else x
-        return _selected(keys, axis, extent, k, largest, nan_first)
+        host, count = reachable(_wide(keys)), elements(x.shape)
+        selected = count * k * PICK if k <= SELECTED else inf
+        ordered = min(_counted_ns(x, extent), _places_ns(keys) if host else inf)
+        if host and firsts_ns(count, k / extent) < min(selected, ordered):
+            places = by_host(_wide(keys), axis, largest, nan_first, places=True, count=k)
+            assert places is not None, "the host is reachable"
+            return make("order", places.shape, read(places, *axes_of(places.shape)), stop=True)
+        if selected < ordered:
+            return _selected(keys, axis, extent, k, largest, nan_first)
     return V.strided(order_of(x, axis, largest, nan_first=nan_first), axis, 0, 1, k)
 
 

@@ -78,7 +78,7 @@ def _rsqrt(x: Expr, y: Expr) -> Expr:
     return fold.mul(E.Mul(F.square(y), y), F.like(-0.5, x))
 
 
-ACOS = ("left", "condition", "left", "otherwise", "value", "left", "right", "left")
+ACOS = ("left", "left", "condition", "left", "otherwise", "value", "left", "right", "left")
 COS = ("right", "left", "right", "left", "value", "left")
 NORMAL = ("left", "left", "then", "left", "left")
 TESTED = ("condition", "left", "left")
@@ -88,6 +88,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(
             F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, F.one_minus(y)), tame=True
         ),
+        Composite(F.sinh, ("then", "left"), lambda x, y: F.cosh(x)),
         Composite(F.tanh, ("then", "left"), lambda x, y: F.one_minus(F.square(y)), tame=True),
         Composite(F.erf, ("then", "left"), _erf, tame=True),
         Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(F.plus(x, 1))),

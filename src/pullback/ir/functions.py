@@ -282,11 +282,13 @@ def tan(x: Expr) -> Expr:
 
 @wide
 def sinh(x: Expr) -> Expr:
-    """``(exp(x) - exp(-x)) / 2``"""
-    both = E.subtract(expm1(x), expm1(E.negate(x)))
+    """``h - 1 / (4 h)``, ``h = exp(|x|) / 2``, with the sign of x; its series below 1."""
     size = absolute(x)
-    far = _half_exp(size)
-    return If(Less(size, _steep(x)), times(both, 0.5), _mirrored(x, far))
+    series = _polynomial(square(x), [1 / math.factorial(n) for n in range(17, 0, -2)])
+    half = If(Less(size, _steep(x)), times(E.Exp(size), 0.5), _half_exp(size))
+    far = E.subtract(half, Div(like(0.25, x), half))
+    side = If(Less(x, like(0, x)), like(-1, x), like(1, x))
+    return If(Less(size, like(1, x)), Mul(x, series), Mul(side, far))
 
 
 @wide
@@ -322,22 +324,21 @@ def _turned(x: Expr) -> Expr:
     ``c + atan(t)``, ``t = (x cos c - sin c) / (cos c + x sin c)``, ``|t| <= tan(pi / 16)``
     """
     x = E.minimum(x, like(FAR, x))
+    angles = [eighths * math.pi / 8 for eighths in range(5)]
+    edges = [math.tan(angle + math.pi / 16) for angle in angles[:-1]]
 
-    def about(eighths: int) -> Expr:
-        angle = eighths * math.pi / 8
-        cosine = 0.0 if eighths == 4 else math.cos(angle)
-        above = Add(times(x, cosine), like(-math.sin(angle), x))
-        t = Div(above, Add(like(cosine, x), times(x, math.sin(angle))))
-        s = square(t)
-        series = _polynomial(s, [(-1) ** k / (2 * k + 1) for k in range(_ATAN_TERMS, 0, -1)])
-        near = Add(t, Mul(Mul(t, s), series))
-        return Add(near, like(angle, x)) if eighths else near
+    def nearest(values: Sequence[float]) -> Expr:
+        own = like(values[-1], x)
+        for edge, value in zip(edges[::-1], values[-2::-1], strict=True):
+            own = If(Less(x, like(edge, x)), like(value, x), own)
+        return own
 
-    arc = about(4)
-    for eighths in reversed(range(4)):
-        edge = math.tan((2 * eighths + 1) * math.pi / 16)
-        arc = If(Less(x, like(edge, x)), about(eighths), arc)
-    return arc
+    cosine = nearest([*map(math.cos, angles[:-1]), 0.0])
+    sine = nearest([math.sin(angle) for angle in angles])
+    t = Div(E.subtract(Mul(x, cosine), sine), Add(cosine, Mul(x, sine)))
+    s = square(t)
+    series = _polynomial(s, [(-1) ** k / (2 * k + 1) for k in range(_ATAN_TERMS, 0, -1)])
+    return Add(nearest(angles), Add(t, Mul(Mul(t, s), series)))
 
 
 @wide
@@ -413,7 +414,7 @@ def atan2(y: Expr, x: Expr) -> Expr:
     width = absolute(x)
     zero = like(0, x)
     steep = Less(width, height)
-    ratio = If(steep, Div(width, height), Div(height, width))
+    ratio = Div(If(steep, width, height), If(steep, height, width))
     level = If(Equal(height, zero), height, like(1, x))
     angle = _turned(If(Equal(height, width), level, ratio))
     angle = If(steep, E.subtract(like(math.pi / 2, x), angle), angle)

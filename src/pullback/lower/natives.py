@@ -67,7 +67,7 @@ def _form(function: F.Scalar, x: Expr) -> Expr:
 
 SIGNED = ("condition", "right")
 SIZED = ("condition", "left", "condition", "left")
-ACOS = ("left", "condition", "left", "otherwise", "value", "right", "left")
+ACOS = ("left", "left", "condition", "left", "otherwise", "value", "right", "left")
 FORMS: dict[type[Expr], tuple[Form, ...]] = {
     If: (
         Form(F.absolute, (Less, Expr, If), ("condition", "left"), double=True),
@@ -77,17 +77,17 @@ FORMS: dict[type[Expr], tuple[Form, ...]] = {
         Form(F.log1p, (Equal, Expr, If), ("then",)),
         Form(F.expm1, (Less, If, Add), ("then", "then")),
         Form(F.tan, (Less, Div, Div), SIZED),
-        Form(F.sinh, (Less, Mul, If), SIZED),
+        Form(F.sinh, (Less, Mul, Mul), SIZED),
         Form(F.cosh, (Less, Mul, Mul), SIZED),
         Form(F.acosh, (Less, Add, If), SIGNED),
         Form(F.atanh, (Less, Mul, If), SIGNED),
         Form(F.asinh, (Less, If, If), SIGNED),
-        Form(F.atan, (Less, If, If), SIGNED),
+        Form(F.atan, (Less, Add, If), SIGNED),
         Form(F.asin, (Less, If, If), SIGNED),
     ),
     Add: (Form(F.softplus, (If, If), ("left", "then")),),
     Mul: (
-        Form(F.acos, (If, Const), ACOS),
+        Form(F.acos, (Add, Const), ACOS),
         Form(F.normal_cdf, (Add, Const), ("left", "left", "then", "left", "left")),
     ),
     Div: (

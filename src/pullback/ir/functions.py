@@ -328,7 +328,7 @@ def _turned(x: Expr) -> Expr:
     edges = [math.tan(angle + math.pi / 16) for angle in angles[:-1]]
 
     def nearest(values: Sequence[float]) -> Expr:
-        own = like(values[-1], x)
+        own: Expr = like(values[-1], x)
         for edge, value in zip(edges[::-1], values[-2::-1], strict=True):
             own = If(Less(x, like(edge, x)), like(value, x), own)
         return own

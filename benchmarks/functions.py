@@ -45,8 +45,8 @@ def nanoseconds(name: str) -> float:
 
 def worst(name: str, x: np.ndarray) -> float:
     """The largest error, units in the last place."""
-    found = getattr(pb, name)(pb.tensor(x)).numpy()
-    return float(ulps(found, WANTED[name](x.astype(np.float64))).max())
+    computed = getattr(pb, name)(pb.tensor(x)).numpy()
+    return float(ulps(computed, WANTED[name](x.astype(np.float64))).max())
 
 
 def by_mpmath(name: str, x: np.ndarray) -> np.ndarray:
@@ -69,8 +69,8 @@ def worst_by(backend: str, count: int) -> dict[str, tuple[float, float]]:
     x, wide = points(count), points64(count // 13)
     few = wide[np.isfinite(wide)][:: max(1, len(wide) // 20_000)]
     rows: dict[str, tuple[float, float]] = {}
-    found = [[y.numpy() for y in run(pb.tensor(v))] for v in (x, wide, few)]
-    for name, narrow, double, sample in zip(WANTED, *found, strict=True):
+    computed = [[y.numpy() for y in run(pb.tensor(v))] for v in (x, wide, few)]
+    for name, narrow, double, sample in zip(WANTED, *computed, strict=True):
         single = ulps(narrow, WANTED[name](x.astype(np.float64))).max()
         if name == "erf":
             error = ulps64(sample, by_mpmath(name, few)).max()
@@ -117,8 +117,8 @@ def timed(count: int) -> None:
     for name in WANTED:
         print(f"| `{name}` | {worst(name, x):.2f} | {nanoseconds(name):.2f} |", flush=True)
     base, exponent = powers(count // 2)
-    found = pb.pow(pb.tensor(base), pb.tensor(exponent)).numpy()
-    error = ulps(found, np.power(base.astype(np.float64), exponent.astype(np.float64)))
+    computed = pb.pow(pb.tensor(base), pb.tensor(exponent)).numpy()
+    error = ulps(computed, np.power(base.astype(np.float64), exponent.astype(np.float64)))
     print(f"| `pow` | {error.max():.2f} | {nanoseconds('pow'):.2f} |")
 
 

@@ -54,6 +54,16 @@ def train():
 
 train()
 """
+HOSTED = """
+import numpy as np
+import pullback as pb
+
+@pb.jit
+def f(x):
+    return pb.sort(x, axis=1)[:, ::50] @ pb.linalg.inv(pb.eye(20) * 2 + x[:20, :20] / 100)
+
+f(np.random.default_rng(0).normal(size=(40, 1000)).astype(np.float32))
+"""
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -399,6 +409,21 @@ def test_a_script_of_any_name(name: str, tmp_path: Path) -> None:
     more = [sys.executable, "-c", code.format(path.stem)]
     ran = subprocess.run(more, cwd=path.parent, capture_output=True, text=True, check=True)
     assert ran.stdout == "[2. 4. 6.]\n"
+
+
+def test_what_the_host_computes_is_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long sort and an inverse, which programs ask NumPy and LAPACK for; not where it is said."""
+    script = tmp_path / "hosted.py"
+    script.write_text(HOSTED)
+    made = CliRunner().invoke(commands, ["build", str(script), "-o", str(tmp_path / "out")])
+    assert made.exit_code == 0, made.output
+    assert "PULLBACK_HOST" not in os.environ
+    monkeypatch.setenv("PULLBACK_HOST", "1")
+    made = CliRunner().invoke(commands, ["build", str(script), "-o", str(tmp_path / "called")])
+    assert made.exit_code == 2 and "[E395]" in made.output, made.output
+    assert not (tmp_path / "called").exists()
 
 
 def test_a_feeder_that_ends(folder: Path) -> None:

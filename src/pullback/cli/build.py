@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,7 +15,7 @@ from pullback.build.interface import MODULE
 from pullback.build.operation import Asked
 from pullback.build.operation import built as built_operation
 from pullback.cli.command import Misuse, Output, command
-from pullback.cli.programs import of_script
+from pullback.cli.programs import environment, of_script
 from pullback.ir.dtype import ALL
 from pullback.operations import read
 
@@ -91,7 +89,8 @@ def _script(
         raise Misuse(f"--target {machine}: a script is built for this machine, or {MODULE} alone")
     if path.is_file():
         raise Misuse(f"-o {path} is a file: what is built of a script is a folder")
-    with out.running(script), _without_host():
+    without = {HOST: os.environ.get(HOST, "0")}  # what a library cannot call is generated
+    with out.running(script), environment(without):
         functions = of_script(script)
     if name is None and len(functions) > 1:
         raise Misuse(f"{script} has {', '.join(functions)}: --name says which")
@@ -103,18 +102,6 @@ def _script(
     with out.working("compiling"):
         own = script.stem if name is None else chosen
         return built(own, entry, path, threads, machine)
-
-
-@contextmanager
-def _without_host() -> Iterator[None]:
-    """What a library cannot call is generated, where the environment says nothing else."""
-    given = HOST in os.environ
-    os.environ.setdefault(HOST, "0")
-    try:
-        yield
-    finally:
-        if not given:
-            del os.environ[HOST]
 
 
 def _operation(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from pullback.backends.host.pool import Loader
 from pullback.backends.registry import named
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.compile_file import numbers
-from pullback.cli.programs import programs_of
+from pullback.cli.programs import environment, programs_of
 from pullback.cli.settings import RunError
 from pullback.config import Options
 from pullback.errors import MALFORMED, StateError, UnsupportedError
@@ -87,9 +85,7 @@ def prebuild(
     asked = Asked([numbers(t) for t in tests] or [{}], grad)
     work = [(file, _work(file)) for path in paths for file in _files(path)]
     fresh = folder is not None and not folder.exists()
-    with _environment(
-        {CACHE: None if folder is None else str(folder.absolute()), BACKEND: backend}
-    ):
+    with environment({CACHE: None if folder is None else str(folder.absolute()), BACKEND: backend}):
         store = _store()
         try:
             first = _made(out, store, "the machine of programs", lambda _: _machine(store), asked)
@@ -116,21 +112,6 @@ def _store() -> ObjectCache:
         what = f"backend {options.backend!r} interprets programs: there is nothing to compile ahead"
         raise RunError(what, code="E531")
     return ObjectCache(options.cache)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Variables of this process for a while: scripts and models read them by themselves."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update({n: v for n, v in values.items() if v is not None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _machine(store: ObjectCache) -> None:

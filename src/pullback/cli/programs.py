@@ -7,7 +7,8 @@ import inspect
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ from pullback.tensor.run.program import Jit
 HEAD = "head"  # the name of what a derivative is multiplied by
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+@contextmanager
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Variables of this process for a while: scripts and models read them by themselves."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({n: v for n, v in values.items() if v is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit[..., Any]]:

@@ -139,11 +139,6 @@ class Workers:
             self._threads.append(Thread(target=self._serve, name="pullback-worker", daemon=True))
             self._threads[-1].start()
 
-    def _tell(self, kernel: Kernel, choices: Choices) -> None:
-        with self._lock:
-            self.beside += kernel not in self._known
-            self._known.setdefault(kernel, choices)
-
     def _serve(self) -> None:
         """Ask a process of its own for the choices of one kernel after the other."""
         try:
@@ -158,6 +153,11 @@ class Workers:
         except (OSError, BackendError, *MALFORMED) as error:
             if not self._ended:
                 log.info("a process that chooses schedules ended: %s", error)
+
+    def _tell(self, kernel: Kernel, choices: Choices) -> None:
+        with self._lock:
+            self.beside += kernel not in self._known
+            self._known.setdefault(kernel, choices)
 
 
 class _Worker:

@@ -240,6 +240,7 @@ def test_a_block_at_an_edge_costs_a_whole_one_masked() -> None:
     masked = TARGET.profile.rate("unit", "pack_masked") / TARGET.profile.rate("unit", "pack")
     assert panel(32, 16) == pytest.approx(512, rel=0.02)
     assert panel(20, 3) == pytest.approx(512 * masked, rel=0.02)
+    assert panel(64, 20) == pytest.approx(64 * 16 * (1 + masked), rel=0.02)
 
 
 def test_a_panel_is_written_by_whole_lines() -> None:

@@ -109,6 +109,23 @@ def test_what_only_looks_like_a_copy_stays() -> None:
         assert len(simplify_graph(one(value)).definitions) == 1
 
 
+@pytest.mark.parametrize("terms", [3, Dim("n", 0, 9)])
+def test_what_all_terms_share_is_no_part_of_a_narrower_sum(terms: E.Extent) -> None:
+    """``sum[k](x[j, k] / norm[i])`` is one sum for all i; of no terms it is 0, whatever the norm."""
+    x, norm = Variable("x", (5, terms), float64), Variable("norm", (4,), float64)
+    i, j, k = E.Axis(0, 4), E.Axis(1, 5), E.Axis(2, terms)
+    body = E.Mul(read(x, j, k), E.Div(const(2, float64), read(norm, i)))
+    graph = one(Definition("y", (4, 5), body, Reduce(SUM, (terms,))))
+    simple = simplify_graph(graph)
+    apart = [d.shape for d in simple.definitions]
+    assert apart == ([(5,), (4, 5)] if terms == 3 else [(4, 5)])
+    assert simplify_graph(simple) is simple
+    if terms == 3:
+        arrays = random_values(graph)
+        (want,), (got,) = (evaluate(g, arrays).values() for g in (graph, simple))
+        assert np.allclose(got, want, rtol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["net", "encoder", "gpt"])
 def test_values_are_kept_and_twice_is_once(name: str) -> None:
     make = {

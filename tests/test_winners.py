@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pullback.nn import functional as F
 from pullback.schedule.count import cost
 from pullback.simplify.graph import simplify_graph
 from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.sorting import first_of
 from test_reductions import INF, NAN, draw, run, slope
 
 Array = np.ndarray[Any, Any]
@@ -286,6 +288,26 @@ def test_the_largest_few(data: str, largest: bool) -> None:
     assert np.array_equal(values, np.take_along_axis(given, wanted, 1), equal_nan=True)
     (down,) = run(lambda x: pb.topk(x, 5, axis=0, largest=largest)[1], given.T)
     assert np.array_equal(down, wanted.T)
+
+
+@pytest.mark.parametrize("nan_first", [False, True])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("kind", ["float32", "int32"])
+def test_few_of_equal_ones_are_the_first(kind: str, largest: bool, nan_first: bool) -> None:
+    """Rows of both ends, zeros of both signs and NaN, some with fewer numbers than are asked for."""
+    low, high = (-INF, INF) if kind == "float32" else (-(2**31), 2**31 - 1)
+    drawn = np.random.default_rng(7).integers(0, 6, (60, 11))
+    drawn[:7, 2:] = 5
+    x = np.array([low, high, -0.0, 0, 1, NAN if kind == "float32" else 2])[drawn]
+    gone = np.isnan(x)
+    by_value = np.where(gone, 0, -x if largest else x)
+    wanted = np.lexsort((by_value, ~gone if nan_first else gone), axis=-1)
+
+    def few(x: Any, k: int) -> Any:
+        return Tensor(first_of(x.value, 1, k, largest, nan_first=nan_first))
+
+    for k in (1, 5):
+        assert np.array_equal(run(partial(few, k=k), x.astype(kind))[0], wanted[:, :k])
 
 
 def test_the_gradient_of_the_largest_few() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
+    SUM,
     Accumulate,
     Definition,
     Graph,
@@ -29,6 +30,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import Memo, Node
 from pullback.simplify.guards import reads_data
+from pullback.simplify.product import Quotient
 from pullback.simplify.rounding import parts
 from pullback.simplify.rules import RULES, Rules, Simplifier
 from pullback.simplify.triangle import running
@@ -124,7 +126,7 @@ def simplify_graph(graph: Graph, rules: Rules = RULES) -> Graph:
             copied = forwarded(fresh)
             if copied is None:
                 fresh = _run(_without_units(fresh), simplifier, merged)
-                fresh = _narrowed(fresh, merged)
+                fresh = _narrowed(_parted(fresh, simplifier, merged), merged)
                 copied = merged.setdefault(_identity(fresh), fresh)
             sources.mapping[definition] = sources.mapping[part] = copied
     return graph.of(sources.mapping)
@@ -157,6 +159,28 @@ def _without_units(d: Definition) -> Definition:
     axes |= {a.number: Axis(rank + n, a.extent) for n, a in enumerate(kept)}
     form = Reduce(d.form.combiner, tuple(a.extent for a in kept))
     return replace(d, body=substitute(d.body, axes), form=form)
+
+
+def _parted(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -> Definition:
+    """A sum over fewer axes, times what its terms share.
+
+    ``y[i, j] = sum[k](f[i] * x[j, k])  ->  y[i, j] = f[i] * z[j], z[j] = sum[k] x[j, k]``
+
+    Not of an extent that may be 0: of no terms an infinite factor is none.
+    """
+    form, rank = d.form, len(d.shape)
+    if not isinstance(form, Reduce) or form.combiner is not SUM or not d.dtype.is_float:
+        return d
+    if d.keep is Keep.ALWAYS or not all(isinstance(e, int) for e in form.over):
+        return d
+    shared, inner = Quotient.of(d.body).split(frozenset(range(rank, len(d.extents))))
+    if shared.literal()[1].trivial or inner.trivial:
+        return d
+    terms = replace(d, body=simplifier(inner.expression()))
+    narrow = _narrowed(terms, merged)
+    if narrow is terms:
+        return d
+    return replace(narrow, body=simplifier(E.Mul(shared.expression(), narrow.body)))
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:

@@ -57,14 +57,14 @@ def _elements(module: Module, size: int) -> str:
 
 
 def _blocks(module: Module, size: int, whole: bool) -> str:
-    """Square blocks of one vector a row; `whole`: there are no edges, so nothing is masked."""
+    """Square blocks of one vector a row, masked at edges; `whole`: there are none."""
     b = Builder(module)
     n = module.target.lanes(size)
     zero = const(0, "i64")
 
     def rows(r: Counter) -> None:
         def columns(c: Counter) -> None:
-            block = _square if whole else _block
+            block = _square if whole else _inside
             block(b, f"i{8 * size}", n, r.value, c.value)
 
         b.repeat(zero, _argument("cols"), n, whole, columns)
@@ -73,13 +73,30 @@ def _blocks(module: Module, size: int, whole: bool) -> str:
     return b.body()
 
 
-def _block(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
-    """A block that may reach over the edges."""
+def _inside(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
+    """A block that is whole but at an edge."""
     below = b.binary("sub", _argument("rows"), r)
     right = b.binary("sub", _argument("cols"), c)
-    row_mask, column_mask = (_first(b, left, n) for left in (below, right))
-    at = b.binary("add", b.binary("mul", r, _argument("srow")), c)
-    pointer = b.offset(_argument("src", "ptr"), kind, at)
+    fewest = b.intrinsic("smin", below, right)
+    inside, edge, done = b.name("inside"), b.name("edge"), b.name("done")
+    b.branch(b.compare("sge", fewest, const(n, "i64")), inside, edge)
+    b.label(inside)
+    with b.region():
+        _square(b, kind, n, r, c)
+    b.jump(done)
+    b.label(edge)
+    with b.region():
+        _block(b, kind, n, (r, c), (below, right))
+    b.jump(done)
+    b.label(done)
+
+
+def _block(b: Builder, kind: str, n: int, at: tuple[Val, Val], left: tuple[Val, Val]) -> None:
+    """A block that reaches over an edge: of the rows and columns `left` there may be fewer."""
+    (r, c), (below, right) = at, left
+    row_mask, column_mask = (_first(b, count, n) for count in left)
+    place = b.binary("add", b.binary("mul", r, _argument("srow")), c)
+    pointer = b.offset(_argument("src", "ptr"), kind, place)
     wide = f"<{n} x {kind}>"
     load = f"llvm.masked.load.{mangled(kind, n)}.p0"
     b.declare(load, ["ptr", row_mask.type, wide], wide)
@@ -87,8 +104,8 @@ def _block(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
     for row, mask in _rows(b, kind, pointer, "srow", n, below, column_mask):
         args = f"{row.typed}, {mask.typed}, {wide} zeroinitializer"
         lines.append(b.value(f"call {wide} @{load}({args})", kind, n))
-    at = b.binary("add", b.binary("mul", c, _argument("drow")), r)
-    pointer = b.offset(_argument("dst", "ptr"), kind, at)
+    place = b.binary("add", b.binary("mul", c, _argument("drow")), r)
+    pointer = b.offset(_argument("dst", "ptr"), kind, place)
     store = f"llvm.masked.store.{mangled(kind, n)}.p0"
     b.declare(store, [wide, "ptr", row_mask.type], "void")
     places = _rows(b, kind, pointer, "drow", n, right, row_mask)

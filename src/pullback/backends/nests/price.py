@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, floor, prod
 
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
 from pullback.backends.nests.ports import WINDOW, Lane, Place, Ports, Reader, peeked, stored_in
@@ -274,14 +274,14 @@ class Walk:
         return 1 if word < PACKED else self.target.lanes(word)
 
     def turned(self, s: Transpose, rows: float, columns: float) -> float:
-        """Nanoseconds of the square blocks of a panel: at its edges whole ones, masked."""
+        """Nanoseconds of the square blocks of a panel; those at its edges are masked."""
         side, word = self.side(s), s.source.dtype.itemsize * s.word
         if side == 1:
             return rows * columns * self.reader.unit("turn")
-        fixed = isinstance(s.rows, E.Const) and isinstance(s.columns, E.Const)
-        whole = fixed and rows % side == 0 and columns % side == 0
-        each = self.reader.unit("pack" if whole else "pack_masked") * word / PACKED
-        return ceil(rows / side) * ceil(columns / side) * side**2 * each
+        whole = floor(rows / side) * floor(columns / side)
+        edges = ceil(rows / side) * ceil(columns / side) - whole
+        each = whole * self.reader.unit("pack") + edges * self.reader.unit("pack_masked")
+        return each * side**2 * word / PACKED
 
     # -- loops
 

@@ -34,8 +34,8 @@ Order = Callable[[Expr, Expr], Expr]
 SELECTED = 16  # so many are selected one by one
 COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
 # Nanoseconds of one Zen 3 core: of a pair of elements of an axis, rows of 8 to 256 float32 (0.3 of
-# int32, 0.8 of float64); of an element for each of those that are selected (0.6 where it is one).
-PAIR, PICK = 0.55, 2.2
+# int32, 0.8 of float64); of 32 bits of an element for each of those that are selected.
+PAIR, PICK = 0.55, 0.7
 
 
 def _before(descending: bool, nan_first: bool = False) -> Order:
@@ -224,7 +224,7 @@ def first_of(x: Value, axis: int, k: int, largest: bool, *, nan_first: bool = Fa
     if isinstance(extent, int) and 0 < k < extent:
         keys = W.astype(x, int8) if x.dtype.is_bool else x
         host, count = reachable(_wide(keys)), elements(x.shape)
-        selected = count * k * PICK if k <= SELECTED else inf
+        selected = count * k * PICK * keys.dtype.itemsize / 4 if k <= SELECTED else inf
         ordered = min(_counted_ns(x, extent), _places_ns(keys) if host else inf)
         if host and firsts_ns(count, k / extent) < min(selected, ordered):
             places = by_host(_wide(keys), axis, largest, nan_first, places=True, count=k)
@@ -237,35 +237,52 @@ def first_of(x: Value, axis: int, k: int, largest: bool, *, nan_first: bool = Fa
 
 def _selected(keys: Value, axis: int, size: int, k: int, largest: bool, nan_first: bool) -> Value:
     """The places of the first `k` in order, each the best of what comes after the one before."""
-    before = _before(largest, nan_first)
     shape = keys.shape
     rest = (*shape[:axis], 1, *shape[axis + 1 :])
     here = list[Expr](axes_of(rest))
     other = Axis(len(shape), size)
-    there = [*here[:axis], other, *here[axis + 1 :]]
-    x = read(keys, *there)
+    # Places of half the width: as many in a vector as there are keys of 32 bits.
+    kind = int32 if 2 * size <= int32.range()[1] else int64
+    number, none, end = Cast(other, kind), E.const(-1, kind), E.const(size, kind)
+    x = read(keys, *here[:axis], other, *here[axis + 1 :])
     combiner = MAX if largest else MIN
     nothing = combiner.identity(keys.dtype)
+    gone: Expr = E.is_nan(x) if keys.dtype.is_float else E.const(False, bool_)
+    real: Expr = E.logical_not(gone)
+    floor: Expr = none  # the place behind which the next one is
+    value: Expr | None = None  # of the one before
     places: list[Definition] = []
     for _ in range(k):
-        open_: Expr = E.const(True, bool_)
-        if places:
-            last = read(places[-1], *here)
-            at = E.maximum(E.minimum(last, E.index(size - 1)), E.index(0))
-            own = make("value", rest, read(keys, *here[:axis], at, *here[axis + 1 :]))
-            value = read(own, *here)
-            later = And(E.logical_not(before(x, value)), Less(last, other))
-            open_ = Or(before(value, x), later)
-        gone = E.is_nan(x) if keys.dtype.is_float else E.const(False, bool_)
-        real = And(open_, E.logical_not(gone))
-        best = W.reduce("best", rest, [size], If(real, x, nothing), combiner)
+        best = read(W.reduce("best", rest, [size], If(real, x, nothing), combiner), *here)
+        if value is not None:
+            over = nan_first or not keys.dtype.is_float
+            other_floor = none if over else If(E.is_nan(value), end, none)
+            floor = If(E.Equal(best, value), floor, other_floor)
+        won = And(E.Equal(x, best), Less(floor, number))
         # NaN is last: its places count only where there is no other; or first.
-        won = And(real, E.Equal(x, read(best, *here)))
-        first, second = (And(open_, gone), won) if nan_first else (won, And(open_, gone))
-        later_one = If(second, E.Add(other, E.index(size)), E.index(2 * size))
-        place = W.reduce("place", rest, [size], If(first, other, later_one), MIN)
-        places.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
+        first, second = (gone, won) if nan_first else (won, gone)
+        later_one = If(second, E.Add(number, end), E.const(2 * size, kind))
+        place = W.reduce("place", rest, [size], If(first, number, later_one), MIN)
+        at = E.Mod(Cast(read(place, *here), int64), E.index(size))
+        places.append(make("place", rest, at, stop=True))
+        last = read(places[-1], *here)
+        inside = E.maximum(E.minimum(last, E.index(size - 1)), E.index(0))
+        own = make("value", rest, read(keys, *here[:axis], inside, *here[axis + 1 :]))
+        value, floor = read(own, *here), Cast(last, kind)
+        real, gone = _after(x, value, Less(floor, number), largest, nan_first)
     return V.concat(places, axis)
+
+
+def _after(x: Expr, value: Expr, behind: Expr, largest: bool, nan_first: bool) -> tuple[Expr, Expr]:
+    """Whether a number `x`, and whether a NaN, stands after `value`; `behind`: at a later place."""
+    ahead = Less(x, value) if largest else Less(value, x)
+    real: Expr = Or(ahead, And(E.Equal(x, value), behind))
+    if not x.dtype.is_float:
+        return real, E.const(False, bool_)
+    over = E.is_nan(value)
+    if nan_first:
+        return Or(real, And(over, E.Equal(x, x))), And(E.is_nan(x), And(over, behind))
+    return real, And(E.is_nan(x), Or(E.logical_not(over), behind))
 
 
 @spelled

@@ -165,6 +165,17 @@ def test_jacobians() -> None:
 
 
 @pytest.mark.sampled(3)
+def test_cofactors_near_a_singular_matrix_keep_their_digits() -> None:
+    """An inverse would lose as many of them as the matrix is from a singular one: 1e-12 here."""
+    left, right = (np.linalg.qr(drawn(40, 40))[0] for _ in range(2))
+    values = np.append(np.linspace(0.9, 1.1, 39), 1e-12)
+    others = np.array([np.delete(values, n).prod() for n in range(40)])
+    wanted = np.linalg.det(left) * np.linalg.det(right) * (left * others) @ right
+    for slope in (pb.grad(L.det), pb.jit(pb.grad(L.det))):
+        cofactors = slope(pb.tensor((left * values) @ right)).numpy()
+        np.testing.assert_allclose(cofactors, wanted, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["solve", "cholesky", "slogdet"])
 def test_large_matrices_go_in_blocks(name: str) -> None:
     a, b = pb.tensor(definite(90, 90)), pb.tensor(drawn(90, 2))

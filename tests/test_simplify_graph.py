@@ -111,7 +111,7 @@ def test_what_only_looks_like_a_copy_stays() -> None:
 
 @pytest.mark.parametrize("terms", [3, Dim("n", 0, 9)])
 def test_what_all_terms_share_is_no_part_of_a_narrower_sum(terms: E.Extent) -> None:
-    """``sum[k](x[j, k] / norm[i])`` is one sum for all i; of no terms it is 0, whatever the norm."""
+    """``sum[k](x[j, k] / norm[i])`` is one sum for all i; of no terms 0, whatever the norm."""
     x, norm = Variable("x", (5, terms), float64), Variable("norm", (4,), float64)
     i, j, k = E.Axis(0, 4), E.Axis(1, 5), E.Axis(2, terms)
     body = E.Mul(read(x, j, k), E.Div(const(2, float64), read(norm, i)))

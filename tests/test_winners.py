@@ -294,7 +294,7 @@ def test_the_largest_few(data: str, largest: bool) -> None:
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("kind", ["float32", "int32"])
 def test_few_of_equal_ones_are_the_first(kind: str, largest: bool, nan_first: bool) -> None:
-    """Rows of both ends, zeros of both signs and NaN, some with fewer numbers than are asked for."""
+    """Rows of both ends, zeros of both signs and NaN, some with fewer numbers than asked for."""
     low, high = (-INF, INF) if kind == "float32" else (-(2**31), 2**31 - 1)
     drawn = np.random.default_rng(7).integers(0, 6, (60, 11))
     drawn[:7, 2:] = 5

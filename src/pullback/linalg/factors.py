@@ -66,10 +66,6 @@ class LU(NamedTuple):
     U: Tensor
 
 
-# What an inverse may lose of a cofactor: singular values of float64 lose less, at 5 times the time
-# (matrices of 100 x 100).
-INEXACT = 1e-11
-
 # --- cholesky ------------------------------------------------------------------------------------
 
 
@@ -377,20 +373,16 @@ def _generated_cofactors(a: Tensor) -> tuple[Tensor]:
 
 
 def _host_cofactors(a: Any) -> Any:
-    """``det(A) A^-T`` in float64; of those that lose more than rounding, by singular values."""
+    """``det(A) A^-T``, whose errors meet near a singular matrix; of one, by singular values."""
     wide = a.astype(np.float64)
-    whole, eps = np.linalg.det(wide), np.finfo(np.float64).eps
     try:
         inverse = np.linalg.inv(wide)
     except np.linalg.LinAlgError:
         return _cofactors_by_values(a)
-    with np.errstate(over="ignore", invalid="ignore"):
-        lost = np.linalg.norm(wide, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1)) * eps
-        made = (whole[..., None, None] * np.swapaxes(inverse, -1, -2)).astype(a.dtype)
-    near = ~((lost <= max(np.finfo(a.dtype).eps, INEXACT)) & np.isfinite(whole) & (whole != 0.0))
-    if near.any():
-        made[near] = _cofactors_by_values(a[near])
-    return made
+    whole = np.linalg.det(wide)
+    if not np.all(np.isfinite(whole) & (np.abs(whole) >= np.finfo(np.float64).tiny)):
+        return _cofactors_by_values(a)
+    return (whole[..., None, None] * np.swapaxes(inverse, -1, -2)).astype(a.dtype)
 
 
 def _cofactors_by_values(a: Any) -> Any:

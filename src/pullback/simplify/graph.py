@@ -126,7 +126,8 @@ def simplify_graph(graph: Graph, rules: Rules = RULES) -> Graph:
             copied = forwarded(fresh)
             if copied is None:
                 fresh = _run(_without_units(fresh), simplifier, merged)
-                fresh = _narrowed(_parted(fresh, simplifier, merged), merged)
+                fresh = _parted(_divided(fresh, simplifier, merged), simplifier, merged)
+                fresh = _narrowed(fresh, merged)
                 copied = merged.setdefault(_identity(fresh), fresh)
             sources.mapping[definition] = sources.mapping[part] = copied
     return graph.of(sources.mapping)
@@ -168,12 +169,9 @@ def _parted(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]
 
     Not of an extent that may be 0: of no terms an infinite factor is none.
     """
-    form, rank = d.form, len(d.shape)
-    if not isinstance(form, Reduce) or form.combiner is not SUM or not d.dtype.is_float:
+    if not _sums(d):
         return d
-    if d.keep is Keep.ALWAYS or not all(isinstance(e, int) for e in form.over):
-        return d
-    shared, inner = Quotient.of(d.body).split(frozenset(range(rank, len(d.extents))))
+    shared, inner = Quotient.of(d.body).split(frozenset(range(len(d.shape), len(d.extents))))
     if shared.literal()[1].trivial or inner.trivial:
         return d
     terms = replace(d, body=simplifier(inner.expression()))
@@ -181,6 +179,56 @@ def _parted(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]
     if narrow is terms:
         return d
     return replace(narrow, body=simplifier(E.Mul(shared.expression(), narrow.body)))
+
+
+def _sums(d: Definition) -> bool:
+    """Whether it is a sum of floats, of at least one."""
+    form = d.form
+    if not isinstance(form, Reduce) or form.combiner is not SUM or not d.dtype.is_float:
+        return False
+    return d.keep is not Keep.ALWAYS and all(isinstance(e, int) for e in form.over)
+
+
+def _divided(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -> Definition:
+    """A sum of products, divided once by what all terms are divided by.
+
+    ``y[i, j] = sum[k](a[i, k] * b[k, j] / s[i])  ->  y[i, j] = z[i, j] / s[i]``
+    """
+    if not _sums(d):
+        return d
+    divisors: list[Expr] = []
+    body = simplifier(_undivided(d.body, frozenset(range(len(d.shape), len(d.extents))), divisors))
+    if not isinstance(body, E.Mul):
+        return d
+    terms = with_roots(d, [body])
+    if not divisors:
+        return terms
+    value: Expr = read(merged.setdefault(_identity(terms), terms), *d.axes[: len(d.shape)])
+    for divisor in divisors:
+        value = E.Div(value, divisor)
+    return replace(d, body=simplifier(value), form=Map())
+
+
+def _undivided(e: Expr, loops: frozenset[int], divisors: list[Expr]) -> Expr:
+    """A product without the divisors that are free of the axes `loops`, which are added to
+    `divisors`; others divide one factor.
+
+    ``a[i, k] * b[k, j] / s[k] / t[j]  ->  a[i, k] / s[k] * b[k, j]``
+    """
+    if isinstance(e, E.Mul):
+        parts = [_undivided(part, loops, divisors) for part in (e.left, e.right)]
+        return e.with_children(tuple(parts))
+    if not isinstance(e, E.Div):
+        return e
+    left = _undivided(e.left, loops, divisors)
+    if e.right.axes.isdisjoint(loops):
+        divisors.append(e.right)
+        return left
+    if not isinstance(left, E.Mul):
+        return e.with_children((left, e.right))
+    if e.right.axes <= left.left.axes:
+        return E.Mul(E.Div(left.left, e.right), left.right)
+    return E.Mul(left.left, E.Div(left.right, e.right))
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:

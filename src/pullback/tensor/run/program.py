@@ -211,7 +211,7 @@ class Jit(Generic[P, R]):
     def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
         """Run the function once on variables and compile what it did."""
         self.traces += 1
-        options = self.options or Options.from_environment()
+        options = Options.or_environment(self.options)
         begin(options)
         start = time.perf_counter()
         near = not isinstance(named(options.backend), Placing)

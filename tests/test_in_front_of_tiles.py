@@ -15,9 +15,11 @@ from pullback.config import Options
 from pullback.lower import lower
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen
+from pullback.schedule.choose import whole_axes
 from pullback.verify.nest import verify_routine
 
 conv2d = pb.nn.functional.conv2d
+scaled_dot_product_attention = pb.nn.functional.scaled_dot_product_attention
 
 
 def slopes(stride: int, padding: int) -> Callable[..., Any]:
@@ -107,10 +109,35 @@ def test_tiles_ask_no_guard_that_holds(tmp_path: Path) -> None:
 
 
 def test_sums_wait_in_order_and_come_nearer(tmp_path: Path) -> None:
-    """21 channels by 3x3 of 398 x 20 x 20, whose channels lie apart: blocks of k by 21 columns."""
-    text = nest(tmp_path, slopes(1, 1), [(7, 21, 20, 20), (398, 21, 3, 3), (7, 398, 20, 20)])
+    """60 channels by 3x3 of 512 x 13 x 13, whose channels lie apart: blocks of k."""
+    text = nest(tmp_path, slopes(1, 1), [(2, 60, 13, 13), (512, 60, 3, 3), (2, 512, 13, 13)])
     assert "scratch sums" in text
     assert "prefetch sums" in text
+
+
+def heads(*shape: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """Attention's derivatives by queries, keys and values."""
+
+    def loss(q: Any, k: Any, v: Any, g: Any) -> Any:
+        return pb.sum(scaled_dot_product_attention(q, k, v) * g)
+
+    return pb.grad(loss, argnums=(0, 1, 2)), [shape] * 4
+
+
+def test_a_left_operand_that_tiles_share_is_computed_once(tmp_path: Path) -> None:
+    """The head divided by the norms, of all rows, before the loop over tiles of keys."""
+    nest(tmp_path, *heads(1, 2, 2048, 64))
+    (text,) = (path.read_text() for path in tmp_path.glob("*-nest-dk..dv.txt"))
+    first = next(n for n, line in enumerate(text.splitlines()) if "seq t1 in" in line)
+    places = [n for n, line in enumerate(text.splitlines()) if " / norm[" in line]
+    assert places and max(places) < first, text
+
+
+def test_heads_are_not_cut_where_tasks_can_have_whole_ones() -> None:
+    """Six heads by six tasks, not by eight: what a head's tiles share is packed once."""
+    assert whole_axes((3, 2, 57), 8, 2) == 6
+    assert whole_axes((3, 2, 57), 4, 2) == 2
+    assert whole_axes((3, 2, 57), 8, 8) == whole_axes((1, 57), 8, 2) == 0
 
 
 def test_phases_are_written_out_inside_of_panels(tmp_path: Path) -> None:

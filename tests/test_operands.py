@@ -11,7 +11,6 @@ import pytest
 
 import pullback as pb
 from pullback.backends.host.processor import named_target
-from pullback.backends.nests.cheapest import cheapest
 from pullback.backends.nests.operands import DEEP, operands
 from pullback.backends.nests.price import price
 from pullback.backends.nests.reuse import Access, Level, spanned, translated
@@ -129,11 +128,19 @@ def test_what_is_gathered_goes_in_blocks() -> None:
 
 
 def test_blocks_twice_as_deep_where_they_are_cheaper() -> None:
-    """512 x 200 of 12,000 terms side by side: 38.6 ms in blocks of 512, 33.0 of 1024."""
-    one = drawn(lambda a, b: a @ b.T, (512, 12000), (200, 12000))
-    made = scheduled(one, ZEN3, cheapest(one, ZEN3))
+    """512 x 512 of 8,192 terms whose rows and columns lie side by side."""
+    one = drawn(lambda a, b: a.T @ b, (8192, 512), (8192, 512))
+    made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
     (loops,) = (s.loops for s in made.steps if isinstance(s.loops, TileLoops))
     assert (loops.right, loops.terms) == (Right.BLOCKS, 1024)
+
+
+def test_blocks_no_deeper_than_they_pay() -> None:
+    """512 x 200 of 12,000 terms side by side: 38.9 ms in blocks of 256, 40.8 of 1024."""
+    one = drawn(lambda a, b: a @ b.T, (512, 12000), (200, 12000))
+    made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
+    (loops,) = (s.loops for s in made.steps if isinstance(s.loops, TileLoops))
+    assert (loops.right, loops.terms) == (Right.BLOCKS, 256)
 
 
 def test_terms_side_by_side_go_whole() -> None:
@@ -273,12 +280,10 @@ def test_all_channels_share_a_row_of_places() -> None:
 
 
 def test_blocks_of_all_channels_of_a_picture() -> None:
-    """77 channels by 3x3 of 97 x 75 x 75, stride 2: 21.1 ms by 16 channels at a time, 12.8 by a row
-    of places, of which blocks of k of a whole picture take 0.9.
-    """
-    x, w = (2, 97, 75, 75), (77, 97, 3, 3)
+    """77 channels by 3x3 of 97 x 39 x 39, stride 2: blocks of k of a whole picture."""
+    x, w = (2, 97, 39, 39), (77, 97, 3, 3)
     one = drawn(lambda x, w: pb.nn.functional.conv2d(x, w, stride=2), x, w)
     made = scheduled(one, TWO, operands(one, TWO, (("column.0", 1),)))
     (loops,) = (s.loops for s in made.steps if isinstance(s.loops, TileLoops))
-    assert made.tile == (1, 77, 37, 37) and (loops.right, loops.terms) == (Right.BLOCKS, 128)
+    assert made.tile == (1, 77, 19, 19) and (loops.right, loops.terms) == (Right.BLOCKS, 128)
     assert made.tasks > 1

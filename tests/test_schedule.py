@@ -282,7 +282,7 @@ def test_few_rows_choose_dot_products() -> None:
     assert choose(kernel((64,), stage(z, (0,), y)), HOST).steps[0].way is Way.TILES
 
 
-@pytest.mark.parametrize(("side", "way", "lanes"), [(7, Way.TILES, 2), (2, Way.DOTS, 3)])
+@pytest.mark.parametrize(("side", "way", "lanes"), [(8, Way.TILES, 2), (2, Way.DOTS, 3)])
 def test_few_dot_products_across_memory(side: int, way: Way, lanes: int) -> None:
     """A small picture's 1x1 convolution: along the channels its rows would be gathered. Of 2 x 2
     they are few: 9.6 us by dot products, 21 with a row of the picture in lanes, one Zen 5 core.

@@ -126,6 +126,30 @@ def test_what_all_terms_share_is_no_part_of_a_narrower_sum(terms: E.Extent) -> N
         assert np.allclose(got, want, rtol=1e-14)
 
 
+@pytest.mark.parametrize("by", ["row", "column", "both", "literal", "term"])
+def test_a_sum_of_products_is_divided_once(by: str) -> None:
+    """Registers hold sums of products of factors; a divisor that differs by terms divides one."""
+    a, b = Variable("a", (4, 6), float64), Variable("b", (6, 5), float64)
+    s, t, u = (Variable(name, (n,), float64) for name, n in zip("stu", (4, 5, 6), strict=True))
+    i, j, k = E.Axis(0, 4), E.Axis(1, 5), E.Axis(2, 6)
+    divisor = {
+        "row": read(s, i),
+        "column": read(t, j),
+        "both": E.Mul(read(s, i), read(t, j)),
+        "literal": const(7, float64),
+        "term": read(u, k),
+    }[by]
+    body = E.Div(E.Mul(read(a, i, k), read(b, k, j)), divisor)
+    graph = one(Definition("y", (4, 5), body, Reduce(SUM, (6,))))
+    simple = simplify_graph(graph)
+    (sums,) = (d for d in simple.definitions if isinstance(d.form, Reduce))
+    assert isinstance(sums.body, E.Mul) and len(simple.definitions) == 1 + (by != "term")
+    assert simplify_graph(simple) is simple
+    arrays = random_values(graph)
+    (want,), (got,) = (evaluate(g, arrays).values() for g in (graph, simple))
+    assert np.allclose(got, want, rtol=1e-13)
+
+
 @pytest.mark.parametrize("name", ["net", "encoder", "gpt"])
 def test_values_are_kept_and_twice_is_once(name: str) -> None:
     make = {

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -233,14 +233,6 @@ class Options:
         if not all(isinstance(rule, UserRule) for rule in rules):
             raise RuleError(f"rules={self.rules!r}", help="what pb.rules makes", code="E371")
         object.__setattr__(self, "rules", rules)
-
-    @classmethod
-    def or_environment(cls, given: Options | None) -> Options:
-        """Those that are given, with the times that the environment asks for; else all of it."""
-        asked = cls.from_environment()
-        if given is None:
-            return asked
-        return replace(given, profile=True) if asked.profile and not given.profile else given
 
     @classmethod
     def from_environment(cls) -> Options:

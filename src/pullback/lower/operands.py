@@ -289,9 +289,10 @@ def evaluated(
     loops: Nest,
     kind: DType,
     rows: int | None = None,
+    lasting: bool = False,
 ) -> tuple[Stmts, Operand]:
     """`operand` computed into scratch over `loops`, contiguous along its best loop; or along the
-    last one, with `rows` elements from one row to the next.
+    last one, with `rows` elements from one row to the next. `lasting`: other steps do not share it.
 
     ``for r: for k in lanes: s[r, k] = f(x[r, k])  ->  s[r, k]``
     """
@@ -299,7 +300,7 @@ def evaluated(
     order = [loop for loop in loops if loop is not lane] + [lane]
     strides = row_major([*(loop.most for loop in order[:-1]), rows or lane.most])
     size = strides[0] * order[0].most
-    array = context.draft.local("left", kind, size)
+    array = (context.draft.panel if lasting else context.draft.local)("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
     made: Stmts = []
     for own, value in in_ranges(order[:-1], cast(operand.value, kind)):

@@ -54,6 +54,10 @@ def tiles(context: Context, product: Product, stages: list[Stage], loops: TileLo
     before: Stmts = []
     if loops.left is Left.EVALUATED:
         before, prob = left_evaluated(context, prob)
+    if loops.left is Left.FRONT:
+        level = context.depth(prob.left.value)
+        fill, prob = left_in_front(context, prob)
+        context.draft.hoist(level, fill)
     made = _Tiles(context, prob, column, loops)
     if prob.store is None:
         made.near = context.draft.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
@@ -72,6 +76,15 @@ def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contract
         raise InvalidIR(f"the left operand of {prob.stage.target} is one number")
     over, left = prob.in_front(prob.left, [*prob.shared, *prob.rest])
     before, left = evaluated(context, left, left_loops(replace(prob, over=over)), prob.kind)
+    return before, replace(prob, left=left)
+
+
+def left_in_front(context: Context, prob: Contraction) -> tuple[Stmts, Contraction]:
+    """All of `left` computed into scratch that is kept, whichever terms a tile has."""
+    loops = left_loops(prob)
+    if not loops or prob.left.checks:
+        raise InvalidIR(f"the left operand of {prob.stage.target} is not computed in front")
+    before, left = evaluated(context, prob.left, loops, prob.kind, lasting=True)
     return before, replace(prob, left=left)
 
 

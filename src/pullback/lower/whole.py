@@ -36,8 +36,8 @@ from pullback.lower.context import (
 from pullback.lower.depth import by_depth
 from pullback.lower.dots import dottable
 from pullback.lower.kernel import closed, lower, opened
-from pullback.lower.operands import Contraction, kept, problem
-from pullback.lower.tiles import left_evaluated, left_loops, rows_of_tiles
+from pullback.lower.operands import Contraction, Operand, kept, problem
+from pullback.lower.tiles import left_evaluated, left_in_front, left_loops, rows_of_tiles
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
@@ -310,7 +310,10 @@ def tile_loops(
     few = rows <= 2 and column.most <= 2 * columns
     dear = any(isinstance(node, FUNCTIONS) for node in walk(prob.left.value))
     worth = dear or not few
-    if step.terms is None and worth and _ready(prob, target.l2):
+    if step.terms is None and worth and _fixed(context, prob, target):
+        made = replace(made, left=Left.FRONT)
+        prob = left_in_front(context, prob)[1]
+    elif step.terms is None and worth and _ready(prob, target.l2):
         made = replace(made, left=Left.EVALUATED)
         prob = left_evaluated(context, prob)[1]
     if step.terms and not prob.work and not prob.needed:
@@ -339,17 +342,17 @@ def _asked(
     if "right" in asked:
         made = replace(made, right=[*Right][asked["right"]], ahead=False)
     if made.right is Right.PANELS and "right" in asked:
-        if _inside(context, prob):
+        if _inside(context, prob.right):
             raise InvalidIR(f"the right operand of {prob.stage.target} is computed in the tile")
         made = replace(made, level=context.depth(prob.right.value))
     scattered = asked.get("scattered", int(made.scattered)) == 1
     return replace(made, scattered=scattered, ahead=asked.get("ahead", int(made.ahead)) == 1)
 
 
-def _inside(context: Context, prob: Contraction) -> bool:
-    """Whether the right operand is computed in the tile."""
+def _inside(context: Context, operand: Operand) -> bool:
+    """Whether an operand is computed in the tile."""
     inner = {home.array for home in context.homes.values()}
-    return any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value))
+    return any(isinstance(n, Load) and n.array in inner for n in walk(operand.value))
 
 
 def _oblique(prob: Contraction, column: NestLoop) -> bool:
@@ -363,6 +366,21 @@ def _ready(prob: Contraction, most: int) -> bool:
     loops = [] if prob.left.plain else left_loops(prob)
     size = prod(o.most for o in loops) * prob.kind.itemsize
     return bool(loops) and (size <= most or bool(prob.left.checks))
+
+
+def _fixed(context: Context, prob: Contraction, target: Target) -> bool:
+    """Whether `left` is more than a load, the same in several tiles, and the last level of caches
+    holds it beside as much.
+    """
+    loops = [] if prob.left.plain or prob.left.checks else left_loops(prob)
+    size = prod(o.most for o in loops) * prob.kind.itemsize
+    again = _again(context, context.depth(prob.left.value))
+    return bool(loops) and again and size <= target.l3 // 2 and not _inside(context, prob.left)
+
+
+def _again(context: Context, level: int) -> bool:
+    """Whether the loops inside of `level` outer ones have several turns."""
+    return context.turns > 1 and any(start.terms for start in context.starts[level:])
 
 
 def _deep(
@@ -401,10 +419,8 @@ def _scattered(context: Context, prob: Contraction, target: Target) -> bool:
 
 def _pack_level(context: Context, prob: Contraction, columns: int, target: Target) -> int | None:
     """The outermost loop level at which all panels can be packed; None: as they come."""
-    if _inside(context, prob):
-        return None
     level = context.depth(prob.right.value)
-    if context.turns == 1 or not any(start.terms for start in context.starts[level:]):
+    if _inside(context, prob.right) or not _again(context, level):
         return None
     size = columns * prob.kind.itemsize
     for loop in [*prob.shared, *prob.over]:

@@ -57,12 +57,13 @@ class Product:
 
 class Left(Enum):
     """What of a contraction's left operand is computed before it is used: nothing, all of it for
-    a tile, or that of each block of k.
+    a tile, that of each block of k, or all of it in front of the outer loops that do not change it.
     """
 
     IN_PLACE = "in place"
     EVALUATED = "evaluated"
     BLOCKS = "evaluated in blocks"
+    FRONT = "evaluated in front"
 
 
 class Right(Enum):

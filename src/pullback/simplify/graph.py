@@ -126,7 +126,7 @@ def simplify_graph(graph: Graph, rules: Rules = RULES) -> Graph:
             copied = forwarded(fresh)
             if copied is None:
                 fresh = _run(_without_units(fresh), simplifier, merged)
-                fresh = _parted(_divided(fresh, simplifier, merged), simplifier, merged)
+                fresh = _divided(_parted(fresh, simplifier, merged), simplifier, merged)
                 fresh = _narrowed(fresh, merged)
                 copied = merged.setdefault(_identity(fresh), fresh)
             sources.mapping[definition] = sources.mapping[part] = copied

@@ -211,7 +211,9 @@ class Jit(Generic[P, R]):
     def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
         """Run the function once on variables and compile what it did."""
         self.traces += 1
-        options = Options.or_environment(self.options)
+        options = asked = Options.from_environment()
+        if self.options is not None:
+            options = replace(self.options, profile=self.options.profile or asked.profile)
         begin(options)
         start = time.perf_counter()
         near = not isinstance(named(options.backend), Placing)

@@ -81,6 +81,17 @@ def test_the_command_shows_launches_and_writes_a_timeline(
     assert "roofline" in shown.output
 
 
+def test_a_script_of_its_own_options_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")
+    script = tmp_path / "own.py"
+    script.write_text(SCRIPT.replace("@pb.jit\n", "@pb.jit(options=pb.Options(threads=1))\n"))
+    done = CliRunner().invoke(commands, ["profile", str(script), "--json"])
+    assert done.exit_code == 0, done.output
+    assert {json.loads(line)["runs"] for line in done.output.splitlines()} == {20}
+
+
 def test_a_script_without_programs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,9 +55,7 @@ def tiles(context: Context, product: Product, stages: list[Stage], loops: TileLo
     if loops.left is Left.EVALUATED:
         before, prob = left_evaluated(context, prob)
     if loops.left is Left.FRONT:
-        level = context.depth(prob.left.value)
-        fill, prob = left_in_front(context, prob)
-        context.draft.hoist(level, fill)
+        prob = left_in_front(context, prob)
     made = _Tiles(context, prob, column, loops)
     if prob.store is None:
         made.near = context.draft.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
@@ -79,13 +77,22 @@ def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contract
     return before, replace(prob, left=left)
 
 
-def left_in_front(context: Context, prob: Contraction) -> tuple[Stmts, Contraction]:
-    """All of `left` computed into scratch that is kept, whichever terms a tile has."""
+def left_level(context: Context, prob: Contraction) -> int:
+    """How many outer loops the left operand changes with, or the loops that compute it do."""
+    ends = [end for loop in left_loops(prob) for end in (loop.first, loop.extent)]
+    return max(map(context.depth, (prob.left.value, *ends)))
+
+
+def left_in_front(context: Context, prob: Contraction) -> Contraction:
+    """All of `left` computed into scratch that is kept, whichever terms a tile has, in front of the
+    loops that do not change it.
+    """
     loops = left_loops(prob)
     if not loops or prob.left.checks:
         raise InvalidIR(f"the left operand of {prob.stage.target} is not computed in front")
     before, left = evaluated(context, prob.left, loops, prob.kind, lasting=True)
-    return before, replace(prob, left=left)
+    context.draft.hoist(left_level(context, prob), before)
+    return replace(prob, left=left)
 
 
 @dataclass(slots=True)

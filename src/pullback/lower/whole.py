@@ -37,7 +37,13 @@ from pullback.lower.depth import by_depth
 from pullback.lower.dots import dottable
 from pullback.lower.kernel import closed, lower, opened
 from pullback.lower.operands import Contraction, Operand, kept, problem
-from pullback.lower.tiles import left_evaluated, left_in_front, left_loops, rows_of_tiles
+from pullback.lower.tiles import (
+    left_evaluated,
+    left_in_front,
+    left_level,
+    left_loops,
+    rows_of_tiles,
+)
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
@@ -312,7 +318,7 @@ def tile_loops(
     worth = dear or not few
     if step.terms is None and worth and _fixed(context, prob, target):
         made = replace(made, left=Left.FRONT)
-        prob = left_in_front(context, prob)[1]
+        prob = left_in_front(context, prob)
     elif step.terms is None and worth and _ready(prob, target.l2):
         made = replace(made, left=Left.EVALUATED)
         prob = left_evaluated(context, prob)[1]
@@ -374,7 +380,7 @@ def _fixed(context: Context, prob: Contraction, target: Target) -> bool:
     """
     loops = [] if prob.left.plain or prob.left.checks else left_loops(prob)
     size = prod(o.most for o in loops) * prob.kind.itemsize
-    again = _again(context, context.depth(prob.left.value))
+    again = _again(context, left_level(context, prob))
     return bool(loops) and again and size <= target.l3 // 2 and not _inside(context, prob.left)
 
 

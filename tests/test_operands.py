@@ -14,6 +14,7 @@ from pullback.backends.host.processor import named_target
 from pullback.backends.nests.operands import DEEP, operands
 from pullback.backends.nests.price import price
 from pullback.backends.nests.reuse import Access, Level, spanned, translated
+from pullback.backends.nests.rows import few_rows
 from pullback.errors import OptionError
 from pullback.ir.dtype import float32
 from pullback.ir.kernel import Kernel
@@ -133,6 +134,15 @@ def test_blocks_twice_as_deep_where_they_are_cheaper() -> None:
     made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
     (loops,) = (s.loops for s in made.steps if isinstance(s.loops, TileLoops))
     assert (loops.right, loops.terms) == (Right.BLOCKS, 1024)
+
+
+def test_few_rows_across_memory_go_by_what_costs_less() -> None:
+    """Scores of 16 rows of 8192 positions: keys are transposed in panels for each tile of rows."""
+    shape = (1, 2, 8192, 64)
+    one = drawn(pb.nn.functional.scaled_dot_product_attention, shape, shape, shape)
+    assert dict(few_rows(one, ZEN3, ())) == {"dots.0": 8}
+    near = drawn(lambda a, w: a @ w.T, (12, 512), (4096, 512))
+    assert few_rows(near, ZEN3, ()) == ()
 
 
 def test_blocks_no_deeper_than_they_pay() -> None:

@@ -11,6 +11,7 @@ from pullback.backends.nests.columns import columns
 from pullback.backends.nests.cores import for_cores
 from pullback.backends.nests.flight import in_flight
 from pullback.backends.nests.operands import operands
+from pullback.backends.nests.rows import few_rows
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.schedule.choices import Choices
@@ -18,11 +19,11 @@ from pullback.schedule.choices import Choices
 
 @lru_cache(maxsize=64)
 def cheapest(kernel: Kernel, target: Target) -> Choices:
-    """Columns first, how operands reach them next, vectors of other sums; tasks and tiles for
-    machines of many cores.
+    """Columns first, dot products of few rows, how operands reach them next, vectors of other sums;
+    tasks and tiles for machines of many cores.
 
     Once for a kernel: a search over its schedules asks for each.
     """
-    own = columns(kernel, target)
+    own = few_rows(kernel, target, columns(kernel, target))
     own = in_flight(kernel, target, (*own, *operands(kernel, target, own)))
     return for_cores(kernel, target, own)

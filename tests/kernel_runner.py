@@ -66,17 +66,18 @@ def run_kernel(kernel: Kernel, memory: Arrays, tiles: int, backwards: bool) -> N
         local: dict[Value, Array] = {}
         for stage in kernel.stages:
             value = evaluate(stage, memory, local, tile)
+            box = tuple(slice(None) for _ in stage.shape)
+            for (lo, hi), axis in zip(tile, stage.outer, strict=True):
+                if axis is not None and axis not in stage.over:
+                    place = position(stage, axis)
+                    box = (*box[:place], slice(lo, hi), *box[place + 1 :])
             if stage.partial:
                 assert None not in stage.outer, f"{stage.target} is added more than once"
                 assert isinstance(stage.form, Reduce)
-                join = JOIN[stage.form.combiner.name]
-                partials[stage] = join(partials[stage], value) if stage in partials else value
+                identity = stage.form.combiner.identity(stage.body.dtype).value
+                whole = partials.setdefault(stage, np.full_like(value, identity))
+                whole[box] = JOIN[stage.form.combiner.name](whole[box], value[box])
                 continue
-            box = tuple(slice(None) for _ in stage.shape)
-            for (lo, hi), axis in zip(tile, stage.outer, strict=True):
-                if axis is not None:
-                    place = position(stage, axis)
-                    box = (*box[:place], slice(lo, hi), *box[place + 1 :])
             shown = np.full_like(value, poison(value))
             shown[box] = value[box]
             local[stage.target] = shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,19 @@ def test_what_is_no_number_stays_outside() -> None:
         lambda x: each(lambda i: pb.where(i < 20, x[i], 0.0)), options=Options(backend="llvm")
     )
     np.testing.assert_array_equal(f(pb.tensor(data)).numpy(), np.arange(N) < 20)
+
+
+def test_one_test_for_all_lanes_is_no_mask(tmp_path: Path) -> None:
+    """Three parts side by side in rows: which one a vector is of, all of its lanes agree on."""
+    x, y, z = (pb.tensor(np.ones((12, 64), "float32") * n) for n in (1, 2, 3))
+
+    def joined(x: Any, y: Any, z: Any) -> Any:
+        parts = pb.concat([x, y, z], axis=0)
+        return pb.compute((36, 64), lambda i, j: pb.where(i % 3 > 0, parts[i, j], 0) * 2)
+
+    options = Options(cache=None, dump=tmp_path, backend="llvm")
+    got = pb.jit(joined, options=options)(x, y, z).numpy()
+    want = np.repeat([1, 2, 3], 12)[:, None] * 2.0 * (np.arange(36) % 3 > 0)[:, None]
+    np.testing.assert_array_equal(got, np.broadcast_to(want, (36, 64)))
+    texts = [path.read_text() for path in tmp_path.glob("*-llvm-*")]
+    assert texts and not any("masked.load" in text for text in texts)

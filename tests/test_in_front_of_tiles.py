@@ -15,7 +15,7 @@ from pullback.config import Options
 from pullback.lower import lower
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen
-from pullback.schedule.choose import whole_axes
+from pullback.schedule.choose import evenly
 from pullback.verify.nest import verify_routine
 
 conv2d = pb.nn.functional.conv2d
@@ -125,19 +125,19 @@ def heads(*shape: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
 
 
 def test_a_left_operand_that_tiles_share_is_computed_once(tmp_path: Path) -> None:
-    """The head divided by the norms, of all rows, before the loop over tiles of keys."""
+    """The head divided by the norms, of all rows, before the loop over tiles of queries."""
     nest(tmp_path, *heads(1, 2, 2048, 64))
-    (text,) = (path.read_text() for path in tmp_path.glob("*-nest-dk..dv.txt"))
-    first = next(n for n, line in enumerate(text.splitlines()) if "seq t1 in" in line)
+    (text,) = (path.read_text() for path in tmp_path.glob("*-nest-dq..dv.txt"))
+    first = next(n for n, line in enumerate(text.splitlines()) if "seq t2 in" in line)
     places = [n for n, line in enumerate(text.splitlines()) if " / norm[" in line]
     assert places and max(places) < first, text
 
 
 def test_heads_are_not_cut_where_tasks_can_have_whole_ones() -> None:
     """Six heads by six tasks, not by eight: what a head's tiles share is packed once."""
-    assert whole_axes((3, 2, 57), 8, 2) == 6
-    assert whole_axes((3, 2, 57), 4, 2) == 2
-    assert whole_axes((3, 2, 57), 8, 8) == whole_axes((1, 57), 8, 2) == 0
+    assert evenly((3, 2, 57), 8, 2) == 6
+    assert evenly((3, 2, 57), 4, 2) == 2
+    assert evenly((3, 2, 57), 8, 8) == evenly((1, 57), 8, 2) == 0
 
 
 def test_phases_are_written_out_inside_of_panels(tmp_path: Path) -> None:

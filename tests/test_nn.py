@@ -219,7 +219,7 @@ def test_scores_are_computed_again() -> None:
     y, weights = layer(x, x, x)
     square = [d for d in topological([y.value]) if d.shape[-2:] == (6, 6)]
     assert square
-    assert all(d.keep is Keep.AGAIN for d in square)
+    assert all(d.keep is Keep.NEVER for d in square)
     assert weights.shape == (2, 6, 6)
     np.testing.assert_allclose(weights.numpy().sum(-1), 1.0, rtol=1e-12)
 

@@ -27,7 +27,8 @@ class Demand:
 
     `sizes`: extents of the axes. `narrow`: work of maps whose last axis an axis cuts: lanes need
     neighbours along it. `runs`: elements beyond L2 that are read and written in runs which an axis
-    cuts. `partial`: bytes of sums that each thread keeps for itself where an axis is cut.
+    cuts. `partial`: bytes of sums that each thread keeps for itself where one of the first axes is
+    cut, by the axes that they have.
     """
 
     sizes: list[int]
@@ -35,7 +36,7 @@ class Demand:
     near: Counter[int] = field(default_factory=Counter)
     narrow: Counter[Pair] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
-    partial: list[int] = field(default_factory=list)
+    partial: Counter[Pair] = field(default_factory=Counter)
     reads: list[Pair] = field(default_factory=list)
     products: list[tuple[int, list[Pair], int]] = field(default_factory=list)
     written: int = 0
@@ -50,6 +51,7 @@ class Demand:
         """The sets of axes that parts depend on."""
         masks = [*self.vector, *self.near]
         masks += [mask for _, mask in self.reads]
+        masks += [mask for _, mask in self.partial]
         masks += [mask for _, _, mask in self.products]
         return list(dict.fromkeys(masks))
 
@@ -66,7 +68,7 @@ def far_rate(footprint: int, target: Target) -> float:
 
 
 def tiles(sizes: list[int], outer: Ints) -> list[dict[int, int]]:
-    """Tile extents to try: powers of two, the last axis filled first, or squares."""
+    """Tile extents to try: powers of two, the last axis filled first; squares of the last two."""
     choices = []
     coordinates = math.prod(sizes[i] for i in outer)
     most = math.ceil(math.log2(max(1, coordinates)))
@@ -77,8 +79,9 @@ def tiles(sizes: list[int], outer: Ints) -> list[dict[int, int]]:
             tile[i] = min(sizes[i], rest)
             rest = -(-rest // tile[i])
         choices.append(tile)
-        if len(outer) == 2 and power % 2 == 0 and most > SQUARE_POWER:
-            choices.append({i: min(sizes[i], 2 ** (power // 2)) for i in outer})
+        if len(outer) > 1 and power % 2 == 0 and most > SQUARE_POWER:
+            side = 2 ** (power // 2)
+            choices.append({i: min(sizes[i], side if i in outer[-2:] else 1) for i in outer})
     return choices
 
 
@@ -116,14 +119,18 @@ def times(
         speed = rates["product_flops"] * of_joined(target.profile, rows)
         work += flops * again[mask] / speed
     scratch = sum(b * again[m] for m, b in demand.near.items()) // tiles
-    held = scratch + sum(b * again[m] for b, m in demand.reads) / tiles
+    sums = [
+        (b, m) for (spread, m), b in demand.partial.items() if any(spread >> i & 1 for i in cut)
+    ]
+    added = sum(b * again[m] for b, m in sums)
+    held = scratch + (added + sum(b * again[m] for b, m in demand.reads)) / tiles
     again_rate = rates["near"] if held <= target.l2 else rate
     ways = []
     for used in sorted({1, min(int(launch["threads"]), tiles)}):
         first = sum(b * min(used, again[m]) for b, m in demand.reads) + demand.written
         first += int(runs)
         if used > 1:
-            first += 2 * used * sum(demand.partial[i] for i in outer)
+            first += 2 * used * sum(b for b, _ in sums)
         more = sum(b * max(0, again[m] - used) for b, m in demand.reads)
         more += 2 * scratch * tiles
         busy = max(work, first / rate + more / again_rate)
@@ -131,5 +138,6 @@ def times(
             continue
         rounds = -(-tiles // used)
         begin = launch["fork" if used > 1 else "launch"]
-        ways.append((busy / used * (rounds * used / tiles) + begin, scratch))
+        adds = 2 * added / again_rate
+        ways.append(((busy + adds) / used * (rounds * used / tiles) + begin, scratch))
     return ways

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pullback.config import Ints, Pair, frozen
 from pullback.cost.roof import Demand, far_rate, tiles, times
 from pullback.fuse.emit import Emitter
-from pullback.fuse.groups import Group, class_extent, is_axis, is_partial, odd, stored
+from pullback.fuse.groups import FINISH, Group, class_extent, is_axis, is_partial, odd, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
 from pullback.ir.target import Target
@@ -61,19 +61,29 @@ def scratch_budget(problem: Problem, group: Group, target: Target) -> int:
 
 
 def outer_choices(problem: Problem, group: Group) -> list[Ints]:
-    """Class sets that agree: each alone, and all that spread the same stages."""
+    """Class sets that agree: each alone, all that spread the same stages, and all that end nothing
+    where some spread the terms of products.
+    """
     kinds: dict[Ints, list[int]] = {}
     for number, one in enumerate(group.classes):
         kinds.setdefault(odd(problem, group, one), []).append(number)
-    choices: list[Ints] = [(n,) for n in range(len(group.classes))]
-    for numbers in kinds.values():
+    choices: dict[Ints, None] = dict.fromkeys((n,) for n in range(len(group.classes)))
+    for numbers in (*kinds.values(), _mixed(problem, group, kinds)):
         chosen: list[int] = []
         for number in numbers:
             if not any(_collides(group, number, c) for c in chosen):
                 chosen.append(number)
         if len(chosen) > 1:
-            choices.append(tuple(chosen))
-    return choices or [()]
+            choices[tuple(chosen)] = None
+    return list(choices) or [()]
+
+
+def _mixed(problem: Problem, group: Group, kinds: dict[Ints, list[int]]) -> list[int]:
+    """The classes in which no stage runs at the end, where some spread the terms of products."""
+    if not any(problem.products[s] for spread in kinds for s in spread):
+        return []
+    classes = enumerate(group.classes)
+    return [n for n, one in classes if FINISH not in one.values()]
 
 
 def _collides(group: Group, a: int, b: int) -> bool:
@@ -85,7 +95,6 @@ def _collides(group: Group, a: int, b: int) -> bool:
 
 def _measure(problem: Problem, group: Group, l2: int) -> Demand:
     demand = Demand([upper(class_extent(problem, c)) for c in group.classes])
-    demand.partial = [0] * len(group.classes)
     outside = set(stored(problem, group))
     kept = _kept(problem, group)
     for s in group.stages:
@@ -110,9 +119,9 @@ def _measure(problem: Problem, group: Group, l2: int) -> Demand:
                 demand.cut(on, last, count)
         elif s in kept:
             demand.near[mask] += size
-        for i, one in enumerate(group.classes):
-            if is_partial(problem, s, one):
-                demand.partial[i] += size
+        spread = bits(is_partial(problem, s, one) for one in group.classes)
+        if spread:
+            demand.partial[spread, mask & ~spread] += size
     for source, uses in group.external.items():
         masks = [bits(c[s] is not None and c[s] in bind for c in group.classes) for s, bind in uses]
         count = problem.sizes[source]

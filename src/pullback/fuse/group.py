@@ -18,7 +18,7 @@ from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.dtype import float32
 from pullback.ir.expr import upper
-from pullback.ir.graph import Accumulate, Definition, Keep
+from pullback.ir.graph import Accumulate, Definition
 from pullback.ir.target import Target
 
 # Stages of a kernel: schedules are searched over them.
@@ -113,21 +113,6 @@ class Grouping:
         """Whether a third group must run between two."""
         return bool(self.below[i] & self.above[j] or self.below[j] & self.above[i])
 
-    def waits(self, i: int, j: int) -> bool:
-        """Whether a late value of either would wait in memory if they were one."""
-        return self._waits(i, j) or self._waits(j, i)
-
-    def _waits(self, i: int, j: int) -> bool:
-        """Whether a late value that `i` makes for other kernels is needed only after `j` too."""
-        if self.above[j] >> i & 1:
-            return False
-        for node in self.groups[i].nodes:
-            readers = {self.home[r] for r in self.problem.readers.get(node, ())}
-            late = self.problem.definition(node).keep is Keep.LATE and i not in readers
-            if late and any(self.below[j] >> r & 1 for r in readers):
-                return True
-        return False
-
     def ordered(self, i: int, j: int) -> bool:
         """Whether one of two groups must run before the other."""
         return bool(self.above[i] >> j & 1 or self.above[j] >> i & 1)
@@ -151,8 +136,6 @@ class Grouping:
         b = self.groups[j]
         if self.cyclic(i, j):
             return Verdict("another kernel must run between them")
-        if self.waits(i, j):
-            return Verdict("what is computed late would wait")
         joint, reason = self.join_legally(a, b)
         if joint is None:
             return Verdict(reason)
@@ -171,7 +154,7 @@ class Grouping:
 
     def able(self, i: int, j: int) -> Group | None:
         """The joint group of two that a rule joins."""
-        if i == j or self.cyclic(i, j) or self.waits(i, j):
+        if i == j or self.cyclic(i, j):
             return None
         joint, _ = self.join_legally(self.groups[i], self.groups[j])
         return None if joint is None or self.cuts(i, j, joint) else joint

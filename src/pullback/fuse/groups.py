@@ -80,7 +80,7 @@ def single(problem: Problem, node: int) -> Group:
     if product is not None and product.tall:
         seeds = [(node, a) for a in problem.reduced[node]]
     for stage in stages:
-        if _may_be_partial(problem, node, stage):
+        if _may_be_partial(problem, node, stage) or _shares(problem, node, stage):
             seeds += [(stage, a) for a in problem.reduced[stage]]
     spread = (
         _spread(problem, node, stages, seed, axis)
@@ -103,6 +103,18 @@ def _may_be_partial(problem: Problem, node: int, stage: int) -> bool:
     never = problem.definition(stage).unstored
     sums = problem.sizes[stage] * float32.itemsize * machine.rate("launch", "partial_tasks")
     return not never and sums <= machine.rate("whole", "first_level")
+
+
+def _shares(problem: Problem, node: int, stage: int) -> bool:
+    """Whether a node is a product over the result of another that is computed again for it: summed
+    per tile, it shares that with products over its other axes.
+
+    ``s[i, j] = sum[e] q[i, e] k[j, e];  dq[i, e] = sum[j] s[i, j] k[j, e]``: also over tiles of j
+    """
+    if stage != node or problem.products[node] is None or not problem.scene.machine.packs:
+        return False
+    again = problem.closure[node][:-1]
+    return any(problem.definition(s).unstored and problem.products[s] is not None for s in again)
 
 
 def _spread(problem: Problem, node: int, stages: Ints, seed: int, axis: int) -> Class | None:

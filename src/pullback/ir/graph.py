@@ -20,15 +20,10 @@ from pullback.ir.node import Node, postorder
 
 
 class Keep(Enum):
-    """Whether a definition may, must or must not reach memory; adjoints inherit it. AGAIN: it is
-    computed again, but where a backend says that storing it takes less and that there is room.
-    LATE: it may, and no kernel that its readers wait for computes it.
-    """
+    """Whether a definition may, must or must not reach memory; adjoints inherit it."""
 
     AUTO = "auto"
     NEVER = "never"
-    AGAIN = "again"
-    LATE = "late"
     ALWAYS = "always"
 
 
@@ -148,7 +143,7 @@ class Definition:
     @property
     def unstored(self) -> bool:
         """Whether it is marked to be computed where it is read."""
-        return self.keep is Keep.NEVER or self.keep is Keep.AGAIN
+        return self.keep is Keep.NEVER
 
     @property
     def extents(self) -> Shape:

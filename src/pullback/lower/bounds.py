@@ -99,14 +99,20 @@ def narrowed(loops: Sequence[NestLoop], region: Region, inner: Spans) -> list[Bo
     ]
 
 
-def guarded(region: Region, inner: Spans, body: Stmts) -> Stmts:
-    """`body` where `region` may hold somewhere in `inner`."""
+def somewhere(region: Region, inner: Spans) -> Expr:
+    """Whether `region` may hold somewhere in `inner`."""
     condition: Expr = TRUE
     for bound in region:
         widest = most(bound.form, inner)
         if widest is not None:
             test = folded(E.Less(index(-1), widest.expr()))
             condition = folded(E.And(condition, test))
+    return condition
+
+
+def guarded(region: Region, inner: Spans, body: Stmts) -> Stmts:
+    """`body` where `region` may hold somewhere in `inner`."""
+    condition = somewhere(region, inner)
     if condition is FALSE:
         return []
     return body if condition is TRUE else [Guard(condition, tuple(body))]

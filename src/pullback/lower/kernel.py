@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
@@ -23,6 +24,7 @@ from pullback.ir.nest import (
     Store,
     Var,
 )
+from pullback.lower.bounds import over_loops, somewhere, spans
 from pullback.lower.context import (
     Context,
     Home,
@@ -34,10 +36,12 @@ from pullback.lower.context import (
     name_value,
     settled,
     smaller,
+    swept,
     task_var,
     vector,
 )
 from pullback.lower.dots import dots
+from pullback.lower.guards import TRUE
 from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
@@ -112,7 +116,7 @@ def closed(context: Context) -> tuple[Context, Stmts]:
     context = replace(context, starts=(), spans=())
     homes, statements = dict(context.homes), Stmts()
     for stage in stages:
-        if stage.partial and isinstance(stage.form, Reduce):
+        if stage.partial and isinstance(stage.form, Reduce) and _private(context, stage):
             homes[stage.target], combined = _combine_partials(context, stage, stage.form)
             statements += combined
     homes |= settled(context, len(stages), finish)
@@ -189,6 +193,10 @@ def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> Stmt
             continue
         own = [s for at, statements in steps if at == depth for s in statements]
         body = context.draft.hoisted.pop(depth, []) + own + body
+        if depth == len(outer):
+            body = _worked(context, levels, body)
+        if depth == split:
+            body = _zero_sums(context, split) + body
         if depth == 0:
             break
         if depth == split:
@@ -200,6 +208,26 @@ def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> Stmt
             one = outer[depth - 1]
             body = one.around(index(0), one.total, body)
     return body
+
+
+def _worked(context: Context, levels: list[int], body: Stmts) -> Stmts:
+    """`body`, all steps of the innermost tiles, where a sum over tiles has terms: elsewhere what it
+    adds to stays as it is.
+
+    ``for t0: for t1: s += tile  ->  for t0: for t1: if 64 t1 <= 256 t0 + 255: s += tile``
+    """
+    deepest = [s for s in context.schedule.steps if levels[s.level] == len(levels) - 1]
+    stages = [context.kernel.stages[n] for step in deepest for n in step.stages]
+    kept = [s for s in stages if s.store is not None or s.partial]
+    if not kept or not all(s.partial for s in kept):
+        return body
+    tests: dict[Expr, None] = {}
+    for stage in kept:
+        loops, axes = context.loops(stage)
+        region = over_loops(context, axes, context.regions.work[stage.target])
+        tests[somewhere(region, spans(loops))] = None
+    condition = reduce(E.Or, tests)
+    return body if TRUE in tests else [Guard(condition, tuple(body))]
 
 
 def _dealt(context: Context, outer: list[_Outer], tasks: int, body: Stmts) -> Stmts:
@@ -289,7 +317,7 @@ def _zero_partials(context: Context) -> Stmts:
     """Each task starts its own partial results at the combiner's identity."""
     statements: Stmts = []
     for stage in context.kernel.stages:
-        if not stage.partial or not isinstance(stage.form, Reduce):
+        if not _private(context, stage) or not isinstance(stage.form, Reduce):
             continue
         home = context.home(stage)
         size = home.array.size // context.schedule.tasks
@@ -297,6 +325,29 @@ def _zero_partials(context: Context) -> Stmts:
         offset = home.base.plus(linear(var)).expr()
         store = Store(home.array, offset, stage.form.combiner.identity(home.array.dtype))
         statements.append(vector(NestLoop((), var, index(size), size), 1, [store]))
+    return statements
+
+
+def _private(context: Context, stage: Stage) -> bool:
+    """Whether each task has sums over tiles of its own."""
+    return stage.partial and context.home(stage).array in context.draft.shared
+
+
+def _zero_sums(context: Context, split: int) -> Stmts:
+    """What all tiles of a task add to in place, inside of the loops over the tasks' own tiles, at
+    the combiner's identity.
+    """
+    statements: Stmts = []
+    around = replace(context, starts=context.starts[:split], spans=context.spans[:split])
+    for stage in context.kernel.stages:
+        if stage.partial and isinstance(stage.form, Reduce) and not _private(context, stage):
+            own = replace(stage, outer=stage.outer[:split])
+            loops, values = around.loops(own)
+            loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]
+            home = context.home(stage)
+            offset = home.offset(tuple(values[n] for n in range(len(stage.shape)))).expr()
+            identity = stage.form.combiner.identity(home.array.dtype)
+            statements += swept(loops, [Store(home.array, offset, identity)])
     return statements
 
 

@@ -24,10 +24,17 @@ from pullback.schedule.choices import (
     refuse_unknown,
     with_choices,
 )
-from pullback.schedule.cost import Model, task_count
+from pullback.schedule.cost import Model, task_count, whole_axes
 from pullback.schedule.large import Tiling, blocks
-from pullback.schedule.schedule import Numbers, Schedule, Step, Steps, Tile, Way
-from pullback.schedule.slots import Lives, lives, residences, tile_counts, tile_shape
+from pullback.schedule.schedule import Numbers, Place, Schedule, Step, Steps, Tile, Way
+from pullback.schedule.slots import (
+    Lives,
+    added_in_place,
+    lives,
+    residences,
+    tile_counts,
+    tile_shape,
+)
 from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import Fit, choose_tile, tile_ns
 
@@ -90,7 +97,8 @@ def _modelled(plan: _Plan) -> Schedule:
 def _even(plan: _Plan, way: Tiling) -> int:
     """So many tasks that each has whole leading axes, where that deals all threads as much: what
     those axes select is packed once then, not by two tasks (attention of 6 heads of 905 positions,
-    priced for one Zen 3 core: 24 ms by 8 tasks, 19 by 6).
+    priced for one Zen 3 core: 24 ms by 8 tasks, 19 by 6), and added up by one: no axes whose terms
+    a sum would have in several tasks.
 
     Else a few more tasks where all have as many tiles: of 10 tiles 8 tasks keep two threads busy
     for 6 (a depthwise convolution of 14 x 14: 121 us, by 10 tasks 80), of 28 for 16.
@@ -99,16 +107,18 @@ def _even(plan: _Plan, way: Tiling) -> int:
     counts = tile_counts(kernel, way.tile)
     packs = any(s.product is not None and not s.product.direct for s in plan.body)
     threads = int(plan.model.target.profile.rate("launch", "processors"))
-    if packs and (whole := whole_axes(counts, tasks, threads)):
-        return whole
+    whole = whole_axes(kernel)
+    even = evenly(counts[: whole + 1], tasks, threads) if packs or whole < len(counts) else 0
+    if even:
+        return even
     tiles = prod(counts)
     alone = any(s.partial or isinstance(s.form, Accumulate) for s in kernel.stages)
     most = _packing_tasks(kernel, plan.body, 2 * tasks - 1, plan.model.target)
-    even = (n for n in range(tasks, tasks if alone else most + 1) if tiles % n == n % 2 == 0)
-    return next(even, tasks)
+    more = range(tasks, tasks if alone else most + 1)
+    return next((n for n in more if tiles % n == n % 2 == 0), tasks)
 
 
-def whole_axes(counts: Sequence[int], tasks: int, threads: int) -> int:
+def evenly(counts: Sequence[int], tasks: int, threads: int) -> int:
     """The most tasks that leading axes' tiles are dealt to evenly, if nearly as many; else 0.
 
     ``(3, 2, 57), 8, 2  ->  6``
@@ -157,8 +167,12 @@ class _Plan:
         body = tuple(s if s.product is None else replace(s, terms=way.terms or None) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
         tasks, split = deal(kernel, tile, way.tasks)
-        slots, homes = self.scratch.assign(tile)
-        return Schedule(tile, tasks, split, body, finish, homes, slots)
+        slots, placed = self.scratch.assign(tile)
+        homes = [
+            replace(home, place=Place.MEMORY) if added_in_place(kernel, s, tasks, split) else home
+            for s, home in zip(kernel.every, placed, strict=True)
+        ]
+        return Schedule(tile, tasks, split, body, finish, tuple(homes), slots)
 
     def chosen(self, best: Schedule, order: Ints, given: Numbers) -> Schedule:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""

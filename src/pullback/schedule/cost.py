@@ -84,9 +84,20 @@ def task_count(kernel: Kernel, work_us: float, target: Target) -> int:
 
 
 def most_tasks(kernel: Kernel, target: Target) -> int:
-    """How many tasks a launch is dealt to at most: fewer where each keeps sums of its own."""
-    partial = any(s.partial for s in kernel.stages)
-    return int(target.profile.rate("launch", "partial_tasks" if partial else "tasks"))
+    """How many tasks a launch is dealt to at most: fewer where each keeps sums of its own, as those
+    do that share what the axes in front of these sums select.
+    """
+    most, few = (int(target.profile.rate("launch", n)) for n in ("tasks", "partial_tasks"))
+    whole = whole_axes(kernel)
+    return (
+        max(few, min(most, elements(kernel.outer[:whole]))) if whole < len(kernel.outer) else most
+    )
+
+
+def whole_axes(kernel: Kernel) -> int:
+    """How many outer axes stand in front of the first that a sum goes over."""
+    spread = (o for s in kernel.stages for o, axis in enumerate(s.outer) if axis in s.over)
+    return min(spread, default=len(kernel.outer))
 
 
 def _shared(target: Target) -> tuple[float, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from pullback.config import Ints, frozen
+from pullback.config import Ints, Pair, frozen
 from pullback.cost.facts import size_bytes
+from pullback.ir.dtype import is_half
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, Stages, stage_reads
@@ -61,6 +62,19 @@ def _residence(stage: Stage, private: bool) -> Residence:
     return Residence(Place.SCRATCH)
 
 
+def added_in_place(kernel: Kernel, stage: Stage, tasks: int, split: int) -> bool:
+    """Whether no two tasks add to one element of a sum over tiles, so that all add where it is
+    stored: `tasks` are dealt tiles of the first `split` axes, and each is one of the sum's own.
+    """
+    kind = stage.body.dtype
+    if not stage.partial or stage.store is None or stage.store in kernel.reads:
+        return False
+    if stage.store.dtype != kind or is_half(kind):
+        return False
+    dealt = stage.outer[: split if tasks > 1 else 0]
+    return all(axis is not None and axis not in stage.over for axis in dealt)
+
+
 def overwrites_itself(stage: Stage) -> bool:
     """Whether a stage reads its own target variable where it has not yet, or already, written."""
     rank = len(stage.extents)
@@ -96,10 +110,13 @@ class Life:
 
 @frozen
 class Lives:
-    """The lives of a kernel's stages in scratch, in the order of their steps."""
+    """The lives of a kernel's stages in scratch, in the order of their steps. `onto`: pairs of
+    stages, the first of which may be written over the second, element by element.
+    """
 
     residences: tuple[Residence, ...]
     stages: tuple[Life, ...]
+    onto: frozenset[Pair]
 
     def bytes(self, tile: Tile) -> int:
         """Scratch of one tile, bytes."""
@@ -108,13 +125,34 @@ class Lives:
     def assign(self, tile: Tile) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
         """Scratch slots, shared by stages that are not alive together in one tile."""
         slots: list[Slot] = []
-        until: list[int] = []
+        last: list[Life] = []
         placed = list(self.residences)
         for life in self.stages:
             shape = tile_shape(life.stage, None if life.finish else tile)
-            slot = _take_slot(slots, until, life, prod(shape))
+            slot = self._take(slots, last, life, prod(shape))
             placed[life.number] = replace(placed[life.number], slot=slot)
         return tuple(slots), tuple(placed)
+
+    def _take(self, slots: list[Slot], last: list[Life], life: Life, size: int) -> int:
+        """A slot of the same type whose value is dead, or dies with the one that is written over
+        it; grown if need be; or a new one.
+        """
+        kind = life.stage.body.dtype
+        pairs = enumerate(zip(slots, last, strict=True))
+        free = [
+            n
+            for n, (slot, one) in pairs
+            if slot.dtype == kind
+            and (one.end < life.start or (life.number, one.number) in self.onto)
+        ]
+        if life.hoisted or not free:
+            slots.append(Slot(kind, size))
+            last.append(life)
+            return len(slots) - 1
+        best = min(free, key=lambda n: (abs(slots[n].size - size), n))
+        slots[best] = Slot(kind, max(slots[best].size, size))
+        last[best] = life
+        return best
 
 
 def lives(
@@ -151,7 +189,19 @@ def lives(
         settled[life.number] = Residence(place, host=host)
         if scratched:
             scratch.append(life)
-    return Lives(tuple(settled), tuple(scratch))
+    return Lives(tuple(settled), tuple(scratch), _onto(kernel.stages, when, scratch))
+
+
+def _onto(stages: Stages, when: Mapping[int, int], scratch: Sequence[Life]) -> frozenset[Pair]:
+    """Pairs of values in scratch, the first of which may be written over the second."""
+    inside = [life for life in scratch if not life.hoisted and not life.finish]
+    return frozenset(
+        (new.number, old.number)
+        for new in inside
+        for old in inside
+        if old.end == new.start and old.start < new.start
+        if written_over(stages, when, old.number, new.number)
+    )
 
 
 class _Hosts:
@@ -188,36 +238,34 @@ class _Hosts:
         host = self.stages[number]
         if not isinstance(host.form, Map) or host.partial or life.start >= self.when[number]:
             return False
-        same = (host.shape, host.outer) == (life.stage.shape, life.stage.outer)
-        if not same or None in host.outer or host.body.dtype != life.stage.body.dtype:
+        if None in host.outer or not same_box(life.stage, host):
             return False
         if life.end < self.when[number]:
             return True
-        return life.end == self.when[number] and self._reads_in_place(life, number)
+        dies = life.end == self.when[number]
+        return dies and written_over(self.stages, self.when, life.number, number)
 
-    def _reads_in_place(self, life: Life, number: int) -> bool:
-        """Whether the host's own loop reads the value only where it is about to write."""
-        for other, stage in enumerate(self.stages):
-            if self.when[other] != self.when[number]:
+
+def written_over(stages: Stages, when: Mapping[int, object], old: int, new: int) -> bool:
+    """Whether a map may be written over a value of the same box that dies in its loop: that is read
+    there only where it is about to be written.
+
+    ``s[i, j] = ..; e[i, j] = exp(s[i, j] - t[i])  ->  e over s``
+    """
+    if not isinstance(stages[new].form, Map) or not same_box(stages[old], stages[new]):
+        return False
+    for other, stage in enumerate(stages):
+        if when[other] != when[new]:
+            continue
+        for take in stage_reads(stage):
+            if take.source is not stages[old].target:
                 continue
-            for take in stage_reads(stage):
-                if take.source is not life.stage.target:
-                    continue
-                if other > number or not identical(take, len(stage.extents)):
-                    return False
-        return True
+            if other > new or not identical(take, len(stage.extents)):
+                return False
+    return True
 
 
-def _take_slot(slots: list[Slot], until: list[int], life: Life, size: int) -> int:
-    """A slot of the same type whose value is dead, grown if need be; or a new one."""
-    kind = life.stage.body.dtype
-    pairs = enumerate(zip(slots, until, strict=True))
-    free = [n for n, (slot, end) in pairs if end < life.start and slot.dtype == kind]
-    if life.hoisted or not free:
-        slots.append(Slot(kind, size))
-        until.append(life.end)
-        return len(slots) - 1
-    best = min(free, key=lambda n: (abs(slots[n].size - size), n))
-    slots[best] = Slot(kind, max(slots[best].size, size))
-    until[best] = life.end
-    return best
+def same_box(one: Stage, other: Stage) -> bool:
+    """Whether two stages have a value for each other's elements, of as many bytes, in each tile."""
+    own = (one.shape, one.outer, one.body.dtype)
+    return own == (other.shape, other.outer, other.body.dtype)

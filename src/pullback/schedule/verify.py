@@ -25,12 +25,15 @@ from pullback.schedule.schedule import (
     in_order,
 )
 from pullback.schedule.slots import (
+    added_in_place,
     leads,
     numbered,
     overwrites_itself,
     readers,
+    same_box,
     tile_counts,
     tile_shape,
+    written_over,
 )
 from pullback.schedule.steps import follows, level, scatter_lanes, sweeps_together
 from pullback.verify.report import fail
@@ -212,7 +215,8 @@ def homes_hold(scene: Timetable) -> Fault:
         return f"{len(schedule.residences)} places for {len(every)} stages"
     steps = {n: (step, members) for step, _, members in scene.steps for n in members}
     for number, (stage, home) in enumerate(zip(every, schedule.residences, strict=True)):
-        if stage.partial != (home.place is Place.SHARED):
+        together = home.place is Place.MEMORY and _added(scene, number)
+        if (stage.partial and not together) != (home.place is Place.SHARED):
             return f"{stage.target} in {home.place.value}"
         if home.place is Place.MEMORY and home.host is None and stage.store is None:
             return f"{stage.target} in memory, without a variable"
@@ -228,6 +232,12 @@ def homes_hold(scene: Timetable) -> Fault:
         if home.place is Place.SCRATCH and not aside:
             return f"{stage.target} in scratch, and stored"
     return None
+
+
+def _added(scene: Timetable, number: int) -> bool:
+    """Whether tasks may add a sum over tiles where it is stored."""
+    kernel, made = in_order(scene.kernel, scene.schedule)
+    return added_in_place(kernel, kernel.every[number], made.tasks, made.split)
 
 
 def scratch_holds(scene: Timetable) -> Fault:
@@ -253,12 +263,17 @@ def scratch_holds(scene: Timetable) -> Fault:
 
 
 def _alive(scene: Timetable, one: int, two: int) -> bool:
-    """Whether two values are needed at one time; what stands outside of a loop is for all turns."""
+    """Whether two values are needed at one time; what stands outside of a loop is for all turns.
+    A map that is written over what it reads is not.
+    """
     full = len(scene.kernel.outer)
     if any(scene.when[n][0] < full for n in (one, two)):
         return True
     first, second = sorted((one, two), key=lambda n: scene.when[n])
     last = max((scene.when[n] for n in scene.readers[first]), default=scene.when[first])
+    inside = max(first, second) < len(scene.kernel.stages)
+    if inside and last == scene.when[second] > scene.when[first]:
+        return not written_over(scene.kernel.stages, scene.when, first, second)
     return last >= scene.when[second]
 
 
@@ -267,8 +282,7 @@ def _hosted(scene: Timetable, number: int, host: int) -> bool:
     if not 0 <= host < len(scene.kernel.stages) or number >= len(scene.kernel.stages):
         return False
     stage, owner = scene.every[number], scene.every[host]
-    same = (owner.shape, owner.outer) == (stage.shape, stage.outer)
-    same = same and owner.body.dtype == stage.body.dtype and isinstance(owner.form, Map)
+    same = same_box(stage, owner) and isinstance(owner.form, Map)
     unread = owner.store is not None and owner.store not in scene.kernel.reads
     before = scene.when[number] < scene.when[host]
     last = max((scene.when[n] for n in scene.readers[number]), default=(0, 0))
@@ -276,7 +290,9 @@ def _hosted(scene: Timetable, number: int, host: int) -> bool:
 
 
 def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
-    """Variables that a kernel reads after it has written them, as values of its stages."""
+    """Variables that a kernel reads after it has written them, as values of its stages, or to add
+    to them.
+    """
     stored = {stage.target: stage.store for stage in kernel.every}
     again: set[Variable | None] = set()
     for step, stages, _ in numbered(kernel, schedule.steps, schedule.finish):
@@ -286,6 +302,8 @@ def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
         takes = [t for s in members for t in stage_reads(s) if t.source not in meets]
         again.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
         again.update(s.store for s in members if isinstance(s.form, Accumulate))
+    homes = zip(kernel.every, schedule.residences, strict=True)
+    again.update(s.store for s, home in homes if s.partial and home.place is Place.MEMORY)
     hosts = [r.host for r in schedule.residences if r.host is not None]
     again.update(kernel.stages[host].store for host in hosts)
     return {variable for variable in again if variable is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.memory import SAFE, Memory
+from pullback.backends.llvm.memory import SAFE, SAFE_BYTES, Memory
 from pullback.backends.llvm.reduce import Reductions
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
@@ -71,7 +71,8 @@ def emit_routine(routine: Routine, target: Target) -> str:
     """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
     module = Module(target)
     streamed = set(routine.streamed)
-    module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
+    zeros = f"[{SAFE_BYTES // 8} x i64] zeroinitializer"
+    module.helpers[SAFE] = f"{SAFE} = internal constant {zeros}, align 64"
     plan = plan_lanes(routine, target)
     facts = Facts()
     for name, body in (("body", routine.body), ("finish", routine.finish)):

@@ -17,7 +17,6 @@ from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
-from pullback.backends.nests.stored import with_stored
 from pullback.config import Options
 from pullback.cost.price import Price
 from pullback.ir.graph import Graph
@@ -45,8 +44,8 @@ class Loops(Compiler):
         return chosen_target(options.target, options.machine)
 
     def prepare(self, graph: Graph, target: Target) -> Graph:
-        """Indices that are data in rows; what would be computed too often, in memory."""
-        return with_stored(with_places(graph, target.profile), target)
+        """Indices that are data in rows."""
+        return with_places(graph, target.profile)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code of each kernel; nests are made as they are asked for."""

@@ -27,7 +27,6 @@ from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise
 
 Index = Sequence[Expr]
-AGAIN = Keep.AGAIN
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -209,7 +208,7 @@ class _Table:
             *batch, h, row, column, e = i
             return Mul(self.query.read(batch, h, row, e), self.key.read(batch, h, column, e))
 
-        dots = make("dots", self.shape, product, over=(self.query.size,), keep=AGAIN).value
+        dots = make("dots", self.shape, product, over=(self.query.size,), keep=Keep.NEVER).value
         factor = E.const(self.scale, kind)
         added = self.mask.added
 
@@ -220,7 +219,7 @@ class _Table:
             condition = self.mask.condition(i)
             return score if condition is None else If(condition, score, E.lowest(kind))
 
-        return make("scores", self.shape, scaled, keep=AGAIN).value
+        return make("scores", self.shape, scaled, keep=Keep.NEVER).value
 
     def top(self, scores: Value) -> Value:
         """The largest score of a row; 0 where there is none."""
@@ -251,7 +250,7 @@ class _Table:
             condition = self.mask.condition(i)
             return power if condition is None else If(condition, power, zero)
 
-        return make("exps", self.shape, body, keep=AGAIN).value
+        return make("exps", self.shape, body, keep=Keep.NEVER).value
 
     def weights(self, logs: Value) -> Value:
         """``exp(s - logs)``, 0 where masked and in rows without a column: log of 0."""
@@ -265,7 +264,7 @@ class _Table:
                 condition = _both(condition, Less(E.lowest(kind), log))
             return power if condition is None else If(condition, power, E.const(0, kind))
 
-        return make("weights", self.shape, body, keep=AGAIN).value
+        return make("weights", self.shape, body, keep=Keep.NEVER).value
 
 
 def _safe_ratio(mask: Mask, value: Expr, norm: Expr) -> Expr:
@@ -287,7 +286,7 @@ def _dropped(exps: Value, p: float) -> Value:
     def body(*i: Expr) -> Expr:
         return If(at(mask, *i), Mul(at(exps, *i), factor), zero)
 
-    return make("dropped", exps.shape, body, keep=AGAIN).value
+    return make("dropped", exps.shape, body, keep=Keep.NEVER).value
 
 
 def _mixed(table: _Table, exps: Value, value: Heads, norm: Value) -> Value:
@@ -397,14 +396,14 @@ def adjoints(
     def level(n: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
         return Mul(g.read((n,), h, i, e), y.read((n,), h, i, e))
 
-    pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=AGAIN).value
+    pulled = make("pulled", table.shape, product(g, v), over=(v.size,), keep=Keep.NEVER).value
     levels = make("levels", table.rows, level, over=(v.size,)).value
 
     def slope(*i: Expr) -> Expr:
         own = E.subtract(at(pulled, *i), at(levels, *i[:-1]))
         return Mul(Mul(at(weights, *i), own), factor)
 
-    slopes = make("slopes", table.shape, slope, keep=AGAIN).value
+    slopes = make("slopes", table.shape, slope, keep=Keep.NEVER).value
 
     def by_rows(n: Expr, h: Expr, i: Expr, e: Expr, j: Expr) -> Expr:
         return Mul(at(slopes, n, h, i, j), k.read((n,), h, j, e))

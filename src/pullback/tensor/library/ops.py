@@ -506,9 +506,6 @@ def stop_gradient(x: Tensor) -> Tensor:
 def keep(x: Tensor, when: str) -> Tensor:
     """The same values, marked to reach memory "never", "always", or as is best ("auto").
 
-    "again": no, but where a processor has room and it takes less. "late": as is best, but by no
-    kernel that its readers wait for.
-
     Example:
         >>> pb.keep(pb.ones(2) * 3, "always")
         Tensor([3., 3.], dtype=float32)

@@ -122,7 +122,7 @@ def times(
     sums = [
         (b, m) for (spread, m), b in demand.partial.items() if any(spread >> i & 1 for i in cut)
     ]
-    added = sum(b * again[m] for b, m in sums)
+    added = sum(b * again[m] for b, m in sums if b > target.l1)  # near ones wait for nobody
     held = scratch + (added + sum(b * again[m] for b, m in demand.reads)) / tiles
     again_rate = rates["near"] if held <= target.l2 else rate
     ways = []

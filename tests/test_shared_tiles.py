@@ -83,6 +83,8 @@ def test_whole_heads_are_added_where_they_are_stored() -> None:
     assert (made.tasks, made.split) == (8, 1)
     assert set(places(one, made).values()) == {Place.MEMORY}
     assert not lower(one, made).shared
+    twelve = joint((1, 12, 4096, 64))
+    assert scheduled(twelve, ZEN3).tasks == 4, "of eight tasks some would share heads"
     two = joint((1, 2, 4096, 64))
     made = scheduled(two, ZEN3)
     assert (made.tasks, made.split) == (4, 2)

@@ -46,6 +46,14 @@ class Demand:
         if last in on:
             self.runs[on.index(last)] += count
 
+    def spread(self, cut: set[int]) -> list[Pair]:
+        """Bytes of the sums whose terms are spread over the axes `cut`, and the axes they have."""
+        return [
+            (size, own)
+            for (over, own), size in self.partial.items()
+            if any(over >> i & 1 for i in cut)
+        ]
+
     @property
     def masks(self) -> list[int]:
         """The sets of axes that parts depend on."""
@@ -119,9 +127,7 @@ def times(
         speed = rates["product_flops"] * of_joined(target.profile, rows)
         work += flops * again[mask] / speed
     scratch = sum(b * again[m] for m, b in demand.near.items()) // tiles
-    sums = [
-        (b, m) for (spread, m), b in demand.partial.items() if any(spread >> i & 1 for i in cut)
-    ]
+    sums = demand.spread(cut)
     added = sum(b * again[m] for b, m in sums if b > target.l1)  # near ones wait for nobody
     held = scratch + (added + sum(b * again[m] for b, m in demand.reads)) / tiles
     again_rate = rates["near"] if held <= target.l2 else rate

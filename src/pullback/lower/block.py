@@ -31,7 +31,6 @@ from pullback.ir.nest import (
 )
 from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import guarded
-from pullback.lower.bounds import spans as over_all
 from pullback.lower.context import Context, NestLoop, cast, nest, rounded_up, unrolled, vector
 from pullback.lower.depth import Depth
 from pullback.lower.guards import Values, moved, replaced
@@ -106,7 +105,7 @@ class Block:
         nearer = self._nearer(first, rows, base, wide[0]) if wide else []
         body = [*begin, *nearer, *terms, *stores]
         if prob.stage.partial:  # what is added to is there already
-            body = guarded(prob.work, {**over_all(prob.over), **spans}, body)
+            body = prob.worked(spans, body)
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
 

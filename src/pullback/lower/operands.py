@@ -167,6 +167,10 @@ class Contraction:
         body = swept(loops, step) if lanes else nest(loops, step)
         return guarded(outer(self.work, self.over), spans, body)
 
+    def worked(self, inner: Spans, body: Stmts) -> Stmts:
+        """`body` where any term over `inner` may count."""
+        return guarded(self.work, {**spans(self.over), **inner}, body)
+
     def in_front(self, operand: Operand, around: Nest) -> tuple[Nest, Operand]:
         """The loops over terms in front of all rows and columns and the loops `around` them: where
         any of those has work, and an operand without the tests that hold there.

@@ -108,9 +108,11 @@ def _even(plan: _Plan, way: Tiling) -> int:
     packs = any(s.product is not None and not s.product.direct for s in plan.body)
     threads = int(plan.model.target.profile.rate("launch", "processors"))
     whole = whole_axes(kernel)
-    even = evenly(counts[: whole + 1], tasks, threads) if packs or whole < len(counts) else 0
-    if even:
+    shared = whole < len(counts)
+    if (packs or shared) and (even := evenly(counts[: whole + 1], tasks, threads)):
         return even
+    if shared:
+        tasks = min(tasks, int(plan.model.target.profile.rate("launch", "partial_tasks")))
     tiles = prod(counts)
     alone = any(s.partial or isinstance(s.form, Accumulate) for s in kernel.stages)
     most = _packing_tasks(kernel, plan.body, 2 * tasks - 1, plan.model.target)

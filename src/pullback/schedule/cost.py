@@ -89,9 +89,9 @@ def most_tasks(kernel: Kernel, target: Target) -> int:
     """
     most, few = (int(target.profile.rate("launch", n)) for n in ("tasks", "partial_tasks"))
     whole = whole_axes(kernel)
-    return (
-        max(few, min(most, elements(kernel.outer[:whole]))) if whole < len(kernel.outer) else most
-    )
+    if whole == len(kernel.outer):
+        return most
+    return max(few, min(most, elements(kernel.outer[:whole])))
 
 
 def whole_axes(kernel: Kernel) -> int:

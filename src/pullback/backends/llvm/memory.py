@@ -311,8 +311,9 @@ class Memory:
         """Neighbours in the lanes that are on, zeros in others; where all are on or none, from
         elsewhere.
 
-        A load without lanes whose address is no place takes Zen 3 0.3 us (the gradients of a
-        layer's queries, keys and values side by side, 1024 x 768: 72 ms, 7 from elsewhere).
+        A load without lanes whose address is outside of its array is slow on Zen 3, more so where
+        nothing is mapped (the gradient of weights by those of queries, keys and values side by
+        side, 1024 x 768: 14 to 72 ms, 9 to 13 from elsewhere).
         """
         if mask.lanes or align * lanes > SAFE_BYTES:
             return self._masked_load(pointer, kind, align, self.b.splat(mask, lanes))

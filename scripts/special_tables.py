@@ -2,8 +2,8 @@
 
 Each interpolates, at Chebyshev points and in 50 digits of mpmath, a function that has been freed
 of its zeros, poles and exponentials: ``p(t) / q(t)``, ``t = x - center``, ``q(0) = 1``. The error
-of each between the points, relative to the function, is checked to be below 2^-55;
-of several the one is taken whose terms cancel least.
+of each between the points, relative to the function, is checked to be below 2^-55, for results in
+float32 below 2^-30; of several the one is taken whose terms cancel least.
 
 `python scripts/special_tables.py [FILE ..]`: all of them, or those named.
 """
@@ -20,6 +20,7 @@ import mpmath as mp
 
 ROOT = Path(__file__).parent.parent
 LIMIT = mp.mpf(2) ** -55
+LIMIT_SINGLE = mp.mpf(2) ** -30
 SLACK = 3  # terms more than needed
 mp.mp.dps = 50
 Real = Any
@@ -68,7 +69,7 @@ def spoilt(fitted: Any, low: float, high: float) -> float:
     return worst
 
 
-def best(f: Callable[[Real], Real], low: float, high: float) -> Any:
+def best(f: Callable[[Real], Real], low: float, high: float, limit: Real) -> Any:
     """Of the rationals that are good enough, and have few more terms than needed, the one whose
     terms cancel least."""
     ends = mp.mpf(low), mp.mpf(high)
@@ -84,7 +85,7 @@ def best(f: Callable[[Real], Real], low: float, high: float) -> Any:
                     fitted = fit(points, center, total - bottom, bottom)
                 except ZeroDivisionError:
                     continue
-                if max(abs(value(fitted, x) / y - 1) for x, y in exact) < LIMIT:
+                if max(abs(value(fitted, x) / y - 1) for x, y in exact) < limit:
                     least = min(least, total)
                     found.append((spoilt(fitted, low, high), total, fitted))
         if total >= least + SLACK:
@@ -198,6 +199,15 @@ TABLES: Tables = {
     "NDTRI_FAR": [(tail_rest, 3.0, 8.0), (tail_rest, 8.0, 27.5)],
     "I0_FAR": [(bessel_far(0), 0.0, 0.125)],
     "I1_FAR": [(bessel_far(1), 0.0, 0.125)],
+}
+
+
+SINGLE: Tables = {  # of arguments that float32 has, where the function is a number in it
+    "ERFCX": [(erfcx, 0.0, 10.25)],
+    "ERFINV_NEAR": [(inverse_near, 0.0, 0.5625)],
+    "NDTRI_TAIL": [(tail, 1.4, 4.25)],
+    "LGAMMA_NEAR": [(gamma_zeros, 0.5, 3.0)],
+    "LGAMMA": [(mp.loggamma, 3.0, 8.0)],
 }
 
 
@@ -393,12 +403,12 @@ def stirling_rest_series(v: Real) -> Real:
     return sum(mp.bernoulli(2 * k) / (2 * k * (2 * k - 1)) * v ** (2 * k - 2) for k in range(1, 12))
 
 
-def row(name: str, pieces: list[Piece]) -> list[str]:
+def row(name: str, pieces: list[Piece], limit: Real = LIMIT) -> list[str]:
     """The lines of one table."""
     print(name, flush=True)
     rows = []
     for f, low, high in pieces:
-        center, p, q = best(f, low, high)
+        center, p, q = best(f, low, high, limit)
         both = ["".join(f"{float(c)!r}," for c in reversed(part)) for part in (p, q)]
         rows.append(f"({float(center)!r}, ({both[0]}), ({both[1]})),")
     ends = ", ".join(repr(high) for _, _, high in pieces)
@@ -427,6 +437,12 @@ def elementary_tables() -> str:
     return "\n".join(lines + [line for name in TABLES for line in row(name, TABLES[name])])
 
 
+def single_tables() -> str:
+    lines = [HEAD, "from pullback.special.tables import Ratio", ""]
+    rows = (row(name, pieces, LIMIT_SINGLE) for name, pieces in SINGLE.items())
+    return "\n".join(lines + [line for listed in rows for line in listed])
+
+
 def bessel_tables() -> str:
     lines = [HEAD, "from pullback.special.tables import Ratio", ""]
     for name, zeros in ZEROS.items():
@@ -443,6 +459,7 @@ def gamma_tables() -> str:
 
 FILES = {
     "tables.py": elementary_tables,
+    "single_tables.py": single_tables,
     "bessel_tables.py": bessel_tables,
     "gamma_tables.py": gamma_tables,
 }

@@ -24,14 +24,15 @@ WANTED: dict[str, Callable[[Floats], Floats]] = {
     "exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh,
     "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": lambda x: 1 / x,
-    "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2, "log10": np.log10,
+    "exp2": np.exp2, "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2, "log10": np.log10,
     "softplus": _softplus, "log_sigmoid": lambda x: -_softplus(-x),
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
-EXACT = dict.fromkeys(("exp", "log", "tanh", "erf"), 1.0)
+EXACT = dict.fromkeys(("exp", "log", "tanh", "erf", "exp2", "log1p"), 1.0)
 BOUNDS = dict.fromkeys(WANTED, 0.51) | {
-    "sigmoid": 1.5, "sin": 1.5, "cos": 1.5, "tan": 1.0, "rsqrt": 1.5,
+    "sigmoid": 1.5, "sin": 1.5, "cos": 1.5, "tan": 1.0, "rsqrt": 1.5, "softplus": 1.7,
+    "log_sigmoid": 1.7,
 } | EXACT  # fmt: skip
 """Units in the last place of float32."""
 BOUNDS64 = {

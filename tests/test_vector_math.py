@@ -1,6 +1,6 @@
 """Every elementary function in units in the last place: each 16-bit input, float32 at all sizes.
 
-The references are float64, whose own error is a thousand times smaller. `scripts/accuracy.py`
+The references are float64, whose own error is a thousand times smaller. `benchmarks/functions.py`
 writes the table of docs/accuracy.md from the same points.
 """
 
@@ -21,6 +21,7 @@ from pullback.ir import functions as F
 from pullback.ir.dtype import DType, float32, float64
 from pullback.ir.expr import Expr
 from pullback.ir.nest import NATIVES, Array, Load, Native, Store, Var
+from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.lower.natives import FORMS, with_natives
 from pullback.simplify.rules import simplify
@@ -129,15 +130,38 @@ def test_natives_on_each_target(target: Target, lanes: bool) -> None:
     x = np.concatenate([points(1600), np.array(EDGES, np.float32)])
     count = len(x)
     source, var = Array("x", float32, count), Var("v", 0, count - 1)
-    outs = [Array(f"y{n}", float32, count) for n in range(len(NATIVE))]
+    read = Load(source, var)
+    values: dict[str, Expr] = {name: Native(name, (read,)) for name in (*NATIVE, "rint")}
+    values["exp2"] = Native("power", (E.const(2.0, float32), read))
+    outs = {name: Array(f"y{n}", float32, count) for n, name in enumerate(values)}
     body = []
-    for name, out in zip(NATIVE, outs, strict=True):
-        value: Expr = Native(name, (Load(source, var),))
-        store = Store(out, var, value)
+    for name, out in outs.items():
+        store = Store(out, var, values[name])
         body.append(vector(var, count, store) if lanes else loop(var, count, store))
-    found = [np.zeros(count, np.float32) for _ in outs]
-    load([routine([source, *outs], body)], target)[0]([x, *found])
-    check(dict(zip(NATIVE, found, strict=True)), x)
+    found = {name: np.zeros(count, np.float32) for name in outs}
+    load([routine([source, *outs.values()], body)], target)[0]([x, *found.values()])
+    np.testing.assert_array_equal(found.pop("rint"), np.rint(x))
+    check(found, x)
+
+
+@pytest.mark.parametrize("kind", [float32, float64], ids=str)
+def test_whole_numbers_are_powers_of_two_exactly(kind: DType) -> None:
+    whole = np.arange(-150 if kind == float32 else -1075, 130, dtype=kind.numpy)
+    np.testing.assert_array_equal(
+        pb.exp2(pb.tensor(whole)).numpy(), np.ldexp(kind.numpy.type(1), whole.astype(int))
+    )
+
+
+@pytest.mark.parametrize("kind", [float32, float64], ids=str)
+def test_an_angle_holds_one_arctangent(kind: DType) -> None:
+    """Its branches choose numbers, not arctangents: under their conditions those would differ."""
+    var = Var("v", 0, 7)
+    y, x = (Load(Array(name, kind, 8), var) for name in "yx")
+    angle = with_natives(simplify(F.atan2(y, x)))
+    quotients = [n for n in walk(angle) if isinstance(n, E.Div) and not E.is_const(n.left, 1)]
+    arctangents = [n for n in walk(angle) if isinstance(n, Native) and n.name == "atan"]
+    assert len(arctangents) == (kind == float32)
+    assert len(quotients) == (1 if kind == float32 else 2)
 
 
 @pytest.mark.parametrize("factor", [-1.0, 3.0, 0.25])

@@ -55,7 +55,7 @@ TILES = {32: (8, 3), 16: (6, 2)}  # by registers: rows and vectors of the regist
 CHAIN = 16  # operations in a row, enough to hide a load and a store
 FAR = 4  # times the last cache is far from it
 UNARY: Mapping[str, type[Expr]] = {"exp": E.Exp, "log": E.Log, "sqrt": E.Sqrt, "sin": E.Sin}
-PLAIN = {"maximum", "minimum", "abs", "floor", "fma"}  # one instruction each
+PLAIN = {"maximum", "minimum", "abs", "floor", "rint", "fma"}  # one instruction each
 KINDS = {"float32": float32, "float64": float64}
 Tables = dict[str, dict[str, float]]
 

@@ -184,7 +184,7 @@ def _factors(power: Expr, x: Expr) -> int:
 
 def _angle(node: Expr) -> Shares | None:
     """``atan2(y, x) -> x / (x^2 + y^2), -y / (x^2 + y^2)``"""
-    args = F.arguments(node, F.atan2, TESTED, ("otherwise", *TESTED))
+    args = F.arguments(node, F.atan2, ("left", *TESTED), ("right", "right", *TESTED))
     if args is None:
         return None
     y, x = args

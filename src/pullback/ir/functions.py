@@ -318,7 +318,7 @@ def _signed(x: Expr, size: Expr) -> Expr:
     return If(Less(zero, x), size, below)
 
 
-def _turned(x: Expr) -> Expr:
+def size_atan(x: Expr) -> Expr:
     """The arctangent of a size ``x >= 0``, about the nearest of five angles.
 
     ``c + atan(t)``, ``t = (x cos c - sin c) / (cos c + x sin c)``, ``|t| <= tan(pi / 16)``
@@ -344,7 +344,7 @@ def _turned(x: Expr) -> Expr:
 @wide
 def atan(x: Expr) -> Expr:
     """Arctangent, radians."""
-    return _signed(x, _turned(absolute(x)))
+    return _signed(x, size_atan(absolute(x)))
 
 
 @wide
@@ -367,7 +367,7 @@ def _near_asin(x: Expr) -> Expr:
 def acos(x: Expr) -> Expr:
     """Arccosine, radians; NaN outside -1..1: ``2 atan(sqrt((1 - x) / (1 + x)))``."""
     ratio = Div(one_minus(x), Add(like(1, x), x))
-    return Mul(_turned(E.Sqrt(ratio)), like(2, x))
+    return Mul(size_atan(E.Sqrt(ratio)), like(2, x))
 
 
 def _grown(x: Expr, value: Expr) -> Expr:
@@ -409,17 +409,26 @@ def is_negative(x: Expr) -> Expr:
 
 @wide
 def atan2(y: Expr, x: Expr) -> Expr:
-    """The angle of the point (x, y) in -pi..pi, radians, as C defines it."""
+    """The angle of the point (x, y) in -pi..pi, radians, as C defines it.
+
+    No branch holds the arctangent: simplified under their conditions it would be two.
+    """
     height = absolute(y)
     width = absolute(x)
     zero = like(0, x)
     steep = Less(width, height)
     ratio = Div(If(steep, width, height), If(steep, height, width))
     level = If(Equal(height, zero), height, like(1, x))
-    angle = _turned(If(Equal(height, width), level, ratio))
-    angle = If(steep, E.subtract(like(math.pi / 2, x), angle), angle)
-    angle = If(is_negative(x), E.subtract(like(math.pi, x), angle), angle)
-    return If(is_negative(y), E.negate(angle), angle)
+    angle = size_atan(If(Equal(height, width), level, ratio))
+    angle = _mirrored_if(steep, angle, math.pi / 2)
+    angle = _mirrored_if(is_negative(x), angle, math.pi)
+    return Mul(If(is_negative(y), like(-1, y), like(1, y)), angle)
+
+
+def _mirrored_if(condition: Expr, angle: Expr, other: float) -> Expr:
+    """``other - angle if condition else angle``"""
+    side = If(condition, like(-1, angle), like(1, angle))
+    return Add(Mul(angle, side), If(condition, like(other, angle), like(0, angle)))
 
 
 @wide
@@ -431,6 +440,21 @@ def rsqrt(x: Expr) -> Expr:
 def floor(x: Expr) -> Expr:
     """The largest whole number not above."""
     return FloorDiv(x, like(1, x)) if x.dtype.is_float else x
+
+
+def ceil(x: Expr) -> Expr:
+    """The smallest whole number not below."""
+    return E.negate(floor(E.negate(x))) if x.dtype.is_float else x
+
+
+def rint(x: Expr) -> Expr:
+    """To the nearest whole number, halves to the even one."""
+    if not x.dtype.is_float:
+        return x
+    low = floor(x)
+    rest = E.subtract(x, low)
+    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), is_odd(low)))
+    return If(up, ceil(x), low)
 
 
 def is_odd(x: Expr) -> Expr:

@@ -109,9 +109,9 @@ class Native(Expr):
 
 ARITY = {"maximum": 2, "minimum": 2, "power": 2, "fma": 3}  # of all others 1
 NATIVES = (
-    "maximum", "minimum", "abs", "floor", "fma", "tanh", "erf", "sigmoid", "softplus", "cos", "tan",
-    "sinh", "cosh", "log1p", "expm1", "log2", "log10", "atan", "asin", "acos", "asinh", "acosh",
-    "atanh", "power", "normal_cdf",
+    "maximum", "minimum", "abs", "floor", "rint", "fma", "tanh", "erf", "sigmoid", "softplus",
+    "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2", "log10", "atan", "asin", "acos",
+    "asinh", "acosh", "atanh", "power", "normal_cdf",
 )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Form:
     @property
     def name(self) -> str:
         """What backends call it."""
-        return "abs" if self.function is F.absolute else self.function.__name__
+        return CALLED.get(self.function, self.function.__name__)
 
     def argument(self, node: Expr) -> Expr | None:
         """x where `node` is ``function(x)``."""
@@ -65,12 +65,15 @@ def _form(function: F.Scalar, x: Expr) -> Expr:
     return simplify(function(x))
 
 
+CALLED: dict[F.Scalar, str] = {F.absolute: "abs", F.size_atan: "atan"}
 SIGNED = ("condition", "right")
 SIZED = ("condition", "left", "condition", "left")
-ACOS = ("left", "left", "condition", "left", "otherwise", "value", "right", "left")
+TURNED = ("left", "condition", "left", "otherwise")
+ACOS = ("left", *TURNED, "value", "right", "left")
 FORMS: dict[type[Expr], tuple[Form, ...]] = {
     If: (
         Form(F.absolute, (Less, Expr, If), ("condition", "left"), double=True),
+        Form(F.rint, (Or, Mul, FloorDiv), ("otherwise", "left"), double=True),
         Form(F.sigmoid, (Less, Mul, Div), ("condition", "left")),
         Form(F.tanh, (Less, Mul, If), ("then", "left"), double=True),
         Form(F.erf, (Less, Mul, If), ("then", "left"), double=True),
@@ -85,7 +88,10 @@ FORMS: dict[type[Expr], tuple[Form, ...]] = {
         Form(F.atan, (Less, Add, If), SIGNED),
         Form(F.asin, (Less, If, If), SIGNED),
     ),
-    Add: (Form(F.softplus, (If, If), ("left", "then")),),
+    Add: (
+        Form(F.softplus, (If, If), ("left", "then")),
+        Form(F.size_atan, (If, Add), TURNED),
+    ),
     Mul: (
         Form(F.acos, (Add, Const), ACOS),
         Form(F.normal_cdf, (Add, Const), ("left", "left", "then", "left", "left")),

@@ -14,6 +14,7 @@ from typing import Any
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Add, And, Div, Equal, Expr, If, Less, Mul
+from pullback.special import single_tables as S
 from pullback.special import tables as T
 from pullback.special.parts import Special, cospi, horner, is_whole, pieces, sinpi
 from pullback.tensor.library import maths as M
@@ -37,30 +38,33 @@ def _bernoulli(count: int) -> list[Fraction]:
 
 BERNOULLI = _bernoulli(TERMS)
 STIRLING = [float(b / (2 * k * (2 * k - 1))) for k, b in enumerate(BERNOULLI[:10], 1)]
+STIRLING_SINGLE = 3  # terms of it that float32 sees from 8 on
 DIGAMMA_SERIES = [float(b / (2 * k)) for k, b in enumerate(BERNOULLI[:9], 1)]
 
 
-def _positive_lgamma(a: Expr) -> Expr:
+def _positive_lgamma(a: Expr, single: bool = False) -> Expr:
     """Of ``a > 0``: rationals times the zeros at 1 and 2, from 8 on Stirling's series."""
+    tables = S if single else T
+    terms = STIRLING[:STIRLING_SINGLE] if single else STIRLING
     small = Less(a, F.like(0.5, a))
     y = If(small, Add(a, F.like(1, a)), a)
     first = If(small, a, Add(a, F.like(-1, a)))
     zeros = Mul(first, Add(y, F.like(-2, a)))
-    near: Expr = Mul(zeros, pieces(y, T.LGAMMA_NEAR, T.LGAMMA_NEAR_ENDS))
+    near: Expr = Mul(zeros, pieces(y, tables.LGAMMA_NEAR, tables.LGAMMA_NEAR_ENDS))
     near = If(small, E.subtract(near, E.Log(a)), near)
     u = F.reciprocal(a)
-    series = Mul(horner(F.square(u), STIRLING[::-1]), u)
+    series = Mul(horner(F.square(u), terms[::-1]), u)
     constant = F.like(0.5 * math.log(2 * math.pi) - 0.5, a)
     main = Mul(Add(a, F.like(-0.5, a)), Add(E.Log(a), F.like(-1, a)))
     far = Add(main, Add(series, constant))
-    middle = pieces(a, T.LGAMMA, T.LGAMMA_ENDS, far)
+    middle = pieces(a, tables.LGAMMA, tables.LGAMMA_ENDS, far)
     return If(Less(a, F.like(3, a)), near, middle)
 
 
-def _lgamma(x: Expr) -> Expr:
+def _lgamma(x: Expr, single: bool = False) -> Expr:
     """Below 0 by reflection: ``log(pi / |x sin(pi x)|) - lgamma(-x)``."""
     a = F.absolute(x)
-    value = _positive_lgamma(a)
+    value = _positive_lgamma(a, single)
     tiny = Less(a, F.like(1e-17, a))
     circle = Mul(a, F.absolute(sinpi(a)))
     mirrored = E.subtract(E.Log(Div(F.like(math.pi, a), circle)), value)
@@ -185,7 +189,9 @@ def _derivative(n: int) -> Special:
     return Special(name, body, (lambda x: _derivative(n + 1)(x),))
 
 
-_gammaln = Special("gammaln", _lgamma, (lambda x: digamma(x),))
+_gammaln = Special(
+    "gammaln", _lgamma, (lambda x: digamma(x),), functools.partial(_lgamma, single=True)
+)
 _zeta_of = Special("zeta", _zeta)
 
 

@@ -11,11 +11,13 @@ from typing import Any
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
+from pullback.special import single_tables as S
 from pullback.special import tables as T
 from pullback.special.parts import Special, bell, pieces, ratio
 from pullback.tensor.library import maths as M
 
 HALF = math.sqrt(0.5)
+SINGLE_END = 10.25  # erfc rounds to 0 in float32 from 10.1 on
 
 
 def _erf_near(x: Expr) -> Expr:
@@ -44,6 +46,13 @@ def _erfc(x: Expr) -> Expr:
     far = If(Less(x, F.like(0, x)), E.subtract(F.like(2, x), far), far)
     near = E.subtract(F.like(1, x), _erf_near(x))
     return If(Less(a, F.like(0.5, x)), near, far)
+
+
+def _single_erfc(x: Expr) -> Expr:
+    """``exp(-a^2) r(a)``, below 0 two less that; the square of a float32 is exact in float64."""
+    a = E.minimum(F.absolute(x), F.like(SINGLE_END, x))
+    far = Mul(E.Exp(E.negate(F.square(a))), ratio(a, S.ERFCX[0]))
+    return If(Less(x, F.like(0, x)), E.subtract(F.like(2, x), far), far)
 
 
 def _mills(a: Expr) -> Expr:
@@ -98,6 +107,17 @@ def _erfinv(x: Expr) -> Expr:
     return _ends(If(Less(a, F.like(0.75, x)), near, signed), x, -1.0, 1.0)
 
 
+def _single_erfinv(x: Expr) -> Expr:
+    """``x r(x^2)``, from 0.75 on a rational in ``sqrt(-log p)``, ``p = (1 - |x|) / 2``."""
+    a = F.absolute(x)
+    p = Mul(E.subtract(F.like(1, x), a), F.like(0.5, x))
+    root = E.Sqrt(E.negate(E.Log(If(Less(F.like(0, p), p), p, F.like(0.1, p)))))
+    side = If(Less(x, F.like(0, x)), F.like(-HALF, x), F.like(HALF, x))
+    near = Mul(x, ratio(F.square(x), S.ERFINV_NEAR[0]))
+    far = Mul(side, ratio(root, S.NDTRI_TAIL[0]))
+    return _ends(If(Less(a, F.like(0.75, x)), near, far), x, -1.0, 1.0)
+
+
 def _ndtri(p: Expr) -> Expr:
     half = F.like(0.5, p)
     q = E.subtract(p, half)
@@ -116,9 +136,11 @@ def _bell_of(x: Any, scale: float) -> Any:
 
 
 TWO = 2 / math.sqrt(math.pi)
-_erfc_of = Special("erfc", _erfc, (lambda x: _bell_of(x, 1.0) * -TWO,))
+_erfc_of = Special("erfc", _erfc, (lambda x: _bell_of(x, 1.0) * -TWO,), _single_erfc)
 _erfcx_of = Special("erfcx", _erfcx, (lambda x: erfcx(x) * x * 2.0 - TWO,))
-_erfinv_of = Special("erfinv", _erfinv, (lambda x: _bell_of(erfinv(x), -1.0) / TWO,))
+_erfinv_of = Special(
+    "erfinv", _erfinv, (lambda x: _bell_of(erfinv(x), -1.0) / TWO,), _single_erfinv
+)
 _ndtr_of = Special("ndtr", _ndtr, (lambda x: _bell_of(x, 0.5) / math.sqrt(2 * math.pi),))
 _log_ndtr_of = Special(
     "log_ndtr", _log_ndtr, (lambda x: math.sqrt(2 / math.pi) / erfcx(x * -HALF),)

@@ -24,7 +24,6 @@ from pullback.tensor.library import ops as O
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import rules
 from pullback.tensor.values.answers import answering
-from pullback.tensor.values.functions import rounded
 
 WIDEST = 40.0  # exp(-x^2) is 0 beyond
 
@@ -39,21 +38,27 @@ def horner(t: Expr, coefficients: Sequence[float]) -> Expr:
 
 def ratio(x: Expr, table: Ratio) -> Expr:
     """``p(t) / q(t)``, ``t = x - center``"""
+    return Div(*_sides(x, table))
+
+
+def _sides(x: Expr, table: Ratio) -> tuple[Expr, Expr]:
+    """``p(t)`` and ``q(t)``"""
     center, top, bottom = table
     t = Add(x, F.like(-center, x))
-    return Div(horner(t, top), horner(t, bottom))
+    return horner(t, top), horner(t, bottom)
 
 
 def pieces(
     x: Expr, tables: Sequence[Ratio], ends: Sequence[float], beyond: Expr | None = None
 ) -> Expr:
-    """The rational of the piece that `x` lies in; from the last end on `beyond`."""
-    value = ratio(x, tables[-1]) if beyond is None else beyond
-    inner = zip(tables, ends, strict=True)
-    listed = list(inner)[:-1] if beyond is None else list(inner)
-    for table, end in reversed(listed):
-        value = If(Less(x, F.like(end, x)), ratio(x, table), value)
-    return value
+    """The rational of the piece that `x` lies in, one quotient; from the last end on `beyond`."""
+    top, bottom = _sides(x, tables[-1])
+    for table, end in reversed(list(zip(tables, ends, strict=True))[:-1]):
+        inside = Less(x, F.like(end, x))
+        own = _sides(x, table)
+        top, bottom = If(inside, own[0], top), If(inside, own[1], bottom)
+    value = Div(top, bottom)
+    return value if beyond is None else If(Less(x, F.like(ends[-1], x)), value, beyond)
 
 
 def bell(x: Expr, scale: float = 1.0) -> Expr:
@@ -70,7 +75,7 @@ def bell(x: Expr, scale: float = 1.0) -> Expr:
 
 def turned(x: Expr) -> Expr:
     """`x` less the nearest even number: in -1..1, exactly."""
-    return E.subtract(x, Mul(rounded(Mul(x, F.like(0.5, x))), F.like(2, x)))
+    return E.subtract(x, Mul(F.rint(Mul(x, F.like(0.5, x))), F.like(2, x)))
 
 
 def sinpi(x: Expr) -> Expr:
@@ -99,17 +104,20 @@ Slope = Callable[..., Any]
 class Special:
     """A function of floats: `body` in float64, and `slopes`, its derivative by each argument.
 
-    A slope is given the arguments as tensors; without slopes the derivative is that of the body.
+    `single`: a body in float64 too, with as many digits as float32 has. A slope is given the
+    arguments as tensors; without slopes the derivative is that of the body.
     """
 
     name: str
     body: Callable[..., Expr]
     slopes: tuple[Slope, ...] = ()
+    single: Callable[..., Expr] | None = None
 
     def rounded(self, *args: Expr) -> Expr:
         """The body in float64, as the type of the arguments."""
-        value = self.body(*(W.cast(a, float64) for a in args))
-        return W.cast(value, args[0].dtype)
+        kind = args[0].dtype
+        body = self.body if self.single is None or kind == float64 else self.single
+        return W.cast(body(*(W.cast(a, float64) for a in args)), kind)
 
     def __call__(self, *given: Any) -> Any:
         stand_in = answering(given)

@@ -28,7 +28,7 @@ from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import indexing as X
 from pullback.tensor.values import views as V
-from pullback.tensor.values.functions import ceil, is_nan, rounded
+from pullback.tensor.values.functions import is_nan
 
 PLOTTING = {
     "interpolated_inverted_cdf": (0.0, 1.0),
@@ -70,12 +70,12 @@ def _place(q: Expr, count: Expr, method: str) -> Expr:
     one = F.like(1, q)
     last = E.subtract(count, one)
     if method == "inverted_cdf":
-        place = E.subtract(ceil(Mul(q, count)), one)
+        place = E.subtract(F.ceil(Mul(q, count)), one)
     elif method == "averaged_inverted_cdf":  # half way where q n is whole
-        whole = Add(F.floor(Mul(q, count)), ceil(Mul(q, count)))
+        whole = Add(F.floor(Mul(q, count)), F.ceil(Mul(q, count)))
         place = Mul(E.subtract(whole, one), F.like(0.5, q))
     elif method == "closest_observation":  # half way between two the even one, counted from 1
-        place = E.subtract(rounded(Mul(q, count)), one)
+        place = E.subtract(F.rint(Mul(q, count)), one)
     elif method in PLOTTING and method != "linear":
         alpha, beta = PLOTTING[method]
         spread = Add(Mul(count, q), Mul(q, F.like(1 - alpha - beta, q)))
@@ -118,8 +118,8 @@ def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: boo
     at = W.cast(read(wanted, *axes[: len(wanted.shape)]), work)
     outside = E.logical_not(E.And(F.less_equal(F.like(0, at), at), F.less_equal(at, F.like(1, at))))
     place = _place(If(outside, F.like(0, at), at), count, method)
-    low = rounded(place) if method == "nearest" else F.floor(place)
-    high = ceil(place)
+    low = F.rint(place) if method == "nearest" else F.floor(place)
+    high = F.ceil(place)
     low, high = (high, high) if method == "higher" else (low, high)
     body = _at(ordered, lead, low, size)
     if method in BETWEEN:

@@ -31,6 +31,10 @@ ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {
     "normal_cdf": vmath.normal_cdf,
 }  # fmt: skip
 """Functions of floats with code of their own."""
+SINGLE: dict[str, Callable[[Builder, Val], Val]] = {
+    "log1p": vmath.log1p, "softplus": vmath.softplus,
+}  # fmt: skip
+"""Those of float32 alone."""
 
 # Lanes of a whole vector of float32, which is what dot instructions leave.
 WHOLE = 16
@@ -247,8 +251,12 @@ class Values:
         match e.name:
             case name if name in ELEMENTARY and len(args) == 1:
                 return ELEMENTARY[name](self.b, args[0])
+            case name if name in SINGLE and e.dtype == float32:
+                return SINGLE[name](self.b, args[0])
             case name if name in vwide.NAMES and e.dtype == float32:
                 return vwide.call(self.b, name, args[0])
+            case "power" if e.dtype == float32 and args[0].literal == 2.0:
+                return vmath.exp2(self.b, args[1])
             case "power" if e.dtype.is_float:
                 rule = vwide.power if e.dtype == float32 else vpower.power
                 return rule(self.b, args[0], args[1])
@@ -258,6 +266,8 @@ class Values:
                 return arith.absolute(self.b, args[0], e.dtype)
             case "floor":
                 return self.b.intrinsic("floor", args[0]) if e.dtype.is_float else args[0]
+            case "rint":
+                return self.b.intrinsic("rint", args[0])
             case "fma" if e.dtype.is_float:
                 return self.b.multiply_add(*args)
         raise InvalidIR(f"native function {e.name} of {e.dtype}")

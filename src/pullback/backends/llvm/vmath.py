@@ -1,8 +1,9 @@
 """Elementary functions as polynomials, the same for scalars and for any number of lanes.
 
 Each is correct at NaN, infinities, zeros and subnormal numbers. Accuracy in units in the last
-place (float32): exp, log, tanh, erf 1; sin, cos, sigmoid 1.5; normal_cdf 2 of those of 1, above 0
-and near it, far below 0 as `exp` of a rounded square; others in `vwide`, `vmath64`.
+place (float32): exp, exp2, log, log1p, tanh, erf 1; sin, cos, sigmoid 1.5; softplus 1.7;
+normal_cdf 2 of those of 1, above 0 and near it, far below 0 as `exp` of a rounded square; others in
+`vwide`, `vmath64`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pullback.backends.nests.polynomials import (
     COS32,
     ERF32_LOG,
     ERF32_SMALL,
+    EXP2_32,
     EXP32,
+    LOG1P32,
     LOG2E,
     LOG32,
     NORMAL32_BELOW,
@@ -27,6 +30,8 @@ from pullback.backends.nests.polynomials import (
 )
 
 NORMAL_NONE = 15.0  # exp(-x^2 / 2) rounds to 0 in float32 from 14.5 on
+NEAR_RECIPROCAL = (0.943, -1.075)  # of (1 / (1 + m) - 1) / m, to 0.013 of 1 / (1 + m)
+ONE_BITS, SQRT_HALF_BITS, ROUND32_BITS = 0x3F800000, 0x3F3504F3, 0x4B400000
 
 
 def exp(b: Builder, x: Val) -> Val:
@@ -40,7 +45,7 @@ def exp(b: Builder, x: Val) -> Val:
     p = _exp_tail(f, bounded, n)
     if f.powers:
         return f.scalef(p, n)
-    return f.scale(p, f.whole("sub", f.bits(shifted), 0x4B400000))
+    return f.scale(p, f.whole("sub", f.bits(shifted), ROUND32_BITS))
 
 
 def _exp_within(f: Floats, x: Val) -> Val:
@@ -61,6 +66,19 @@ def _exp_tail(f: Floats, x: Val, n: Val) -> Val:
     return f.add(f.fma(p, f.mul(r, r), r), 1.0)
 
 
+def exp2(b: Builder, x: Val) -> Val:
+    """``2 ** x = 2**n (1 + r q(r))``, ``n = round x``, of float32; exact of whole numbers."""
+    f = Floats(b, x)
+    bounded = f.at_least(f.at_most(x, 129.0), -151.0)
+    shifted = f.add(bounded, ROUND32)
+    n = f.sub(shifted, ROUND32)
+    r = f.sub(bounded, n)
+    p = f.fma(r, f.poly(r, EXP2_32), 1.0)
+    if f.powers:
+        return f.scalef(p, n)
+    return f.scale(p, f.whole("sub", f.bits(shifted), ROUND32_BITS))
+
+
 def log(b: Builder, x: Val) -> Val:
     """``ln x = e ln 2 + ln m, m in [sqrt 1/2, sqrt 2)``"""
     if x.kind == "double":
@@ -69,18 +87,43 @@ def log(b: Builder, x: Val) -> Val:
     tiny = f.is_("olt", x, 1.17549435e-38)
     normal = f.select(tiny, f.mul(x, 2.0**23), x)
     bits = f.bits(normal)
-    e = f.whole("ashr", f.whole("sub", bits, 0x3F3504F3), 23)
+    e = f.whole("ashr", f.whole("sub", bits, SQRT_HALF_BITS), 23)
     m = f.sub(f.unbits(f.whole("sub", bits, f.whole("shl", e, 23))), 1.0)
     power = b.convert("sitofp", e, x.kind)
     power = f.add(power, f.select(tiny, -23.0, 0.0))
-    square = f.mul(m, m)
-    y = f.mul(f.mul(m, square), f.poly(m, LOG32))
-    y = f.fma(power, -2.12194440e-4, y)
-    y = f.fma(square, -0.5, y)
-    y = f.fma(power, 0.693359375, f.add(m, y))
+    y = _log_tail(f, m, power)
     y = f.select(f.is_("olt", x, math.inf), y, x)
     y = f.select(f.is_("oeq", x, 0.0), -math.inf, y)
     return f.select(f.is_("olt", x, 0.0), math.nan, y)
+
+
+def _log_tail(f: Floats, m: Val, power: Val, rest: Val | None = None) -> Val:
+    """``power ln 2 + ln(1 + m) + rest``, m in [sqrt 1/2 - 1, sqrt 2 - 1), a small rest."""
+    square = f.mul(m, m)
+    y = f.mul(f.mul(m, square), f.poly(m, LOG32))
+    y = f.fma(power, -2.12194440e-4, y if rest is None else f.add(y, rest))
+    y = f.fma(square, -0.5, y)
+    return f.fma(power, 0.693359375, f.add(m, y))
+
+
+def log1p(b: Builder, x: Val) -> Val:
+    """``ln u + lost / u``, ``u = 1 + x``, of float32: the quotient to a tenth is enough."""
+    f = Floats(b, x)
+    u = f.add(x, 1.0)
+    lost = f.sub(x, f.sub(u, 1.0))
+    e = f.whole("ashr", f.whole("sub", f.bits(u), SQRT_HALF_BITS), 23)
+    field = f.whole("shl", e, 23)
+    m = f.sub(f.unbits(f.whole("sub", f.bits(u), field)), 1.0)
+    share = b.binary("sub", const(ONE_BITS, field.kind, x.lanes), field)
+    none = const(0, field.kind, x.lanes)
+    share = b.select(b.compare("sgt", share, none), share, none)  # 2**-128 is no such number
+    lost = f.mul(lost, f.unbits(share))
+    rest = f.fma(f.mul(f.poly(m, NEAR_RECIPROCAL), m), lost, lost)
+    y = _log_tail(f, m, b.convert("sitofp", e, x.kind), rest)
+    y = f.select(f.is_("olt", u, math.inf), y, u)
+    y = f.select(f.is_("oeq", u, 0.0), -math.inf, y)
+    y = f.select(f.is_("olt", u, 0.0), math.nan, y)
+    return f.copysign(y, x)
 
 
 def sqrt(b: Builder, x: Val) -> Val:
@@ -141,6 +184,14 @@ def normal_cdf(b: Builder, x: Val) -> Val:
     ratio = f.div(f.poly(size, NORMAL32_TOP), f.poly(size, NORMAL32_BELOW))
     tail = f.mul(exp(b, f.mul(f.mul(x, x), -0.5)), ratio)
     return f.select(f.is_("olt", x, 0.0), tail, f.sub(1.0, tail))
+
+
+def softplus(b: Builder, x: Val) -> Val:
+    """``max(x, 0) + log1p(z), z = e**-|x|``, of float32: the logarithm is ``z + z**2 p(z)``."""
+    f = Floats(b, x)
+    z = exp(b, f.neg(f.abs(x)))
+    rest = f.fma(f.mul(z, z), f.poly(z, LOG1P32), z)
+    return f.add(f.at_least(x, 0.0), rest)
 
 
 def sin(b: Builder, x: Val) -> Val:

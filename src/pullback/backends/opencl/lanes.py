@@ -33,8 +33,8 @@ SIGNS: dict[type[Expr], str] = {
 CALLS: dict[type[Expr], str] = {E.Exp: "exp", E.Log: "log", E.Sqrt: "sqrt", E.Sin: "sin"}
 POLYNOMIALS = ("exp", "log", "tanh", "erf", "normal_cdf")  # of wide.cl, for float32
 LIBRARY = (
-    "tanh", "erf", "floor", "fma", "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2", "log10",
-    "atan", "asin", "acos", "asinh", "acosh", "atanh",
+    "tanh", "erf", "floor", "rint", "fma", "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2",
+    "log10", "atan", "asin", "acos", "asinh", "acosh", "atanh",
 )  # fmt: skip
 Key = tuple[Expr, str]
 Tile = Callable[[N.Register, Sequence[Expr]], str | None]

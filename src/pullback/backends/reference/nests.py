@@ -55,6 +55,7 @@ _NATIVE: dict[str, Callable[..., Any]] = {
     "minimum": np.minimum,
     "abs": np.abs,
     "floor": np.floor,
+    "rint": np.rint,
     "fma": lambda a, b, c: a * b + c,
 }
 

@@ -72,24 +72,9 @@ def log_add(a: Expr, b: Expr) -> Expr:
     return If(And(Equal(a, b), is_inf(a)), Add(Mul(a, half), Mul(b, half)), total)
 
 
-def ceil(x: Expr) -> Expr:
-    """The smallest whole number not below."""
-    return E.negate(F.floor(E.negate(x))) if x.dtype.is_float else x
-
-
 def trunc(x: Expr) -> Expr:
     """Towards zero."""
-    return If(Less(x, like(0, x)), ceil(x), F.floor(x)) if x.dtype.is_float else x
-
-
-def rounded(x: Expr) -> Expr:
-    """To the nearest whole number, halves to the even one."""
-    if not x.dtype.is_float:
-        return x
-    low = F.floor(x)
-    rest = E.subtract(x, low)
-    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), F.is_odd(low)))
-    return If(up, ceil(x), low)
+    return If(Less(x, like(0, x)), F.ceil(x), F.floor(x)) if x.dtype.is_float else x
 
 
 def sign(x: Expr) -> Expr:
@@ -191,8 +176,8 @@ UNARY: dict[str, Scalar] = {
 """Functions whose argument is a float."""
 
 UNARY_ANY: dict[str, Scalar] = {
-    "abs": F.absolute, "square": F.square, "relu": F.relu, "floor": F.floor, "ceil": ceil,
-    "trunc": trunc, "round": rounded, "sign": sign,
+    "abs": F.absolute, "square": F.square, "relu": F.relu, "floor": F.floor, "ceil": F.ceil,
+    "trunc": trunc, "round": F.rint, "sign": sign,
 }  # fmt: skip
 """Functions of any number, of its own type."""
 

@@ -224,6 +224,27 @@ def test_slopes_drawn_for_each_element() -> None:
     assert -0.5 <= y.min() < -0.48 and -0.12 < y.max() <= -0.1
 
 
+def test_gumbel_softmax_draws_in_proportion_and_passes_the_soft_gradient() -> None:
+    pb.random.manual_seed(3)
+    logits = pb.tensor(np.log(np.array([0.1, 0.2, 0.7], np.float32)))
+    rows = pb.broadcast_to(logits, (20_000, 3))
+    hard = F.gumbel_softmax(rows, tau=0.5, hard=True).numpy()
+    assert set(np.unique(hard)) == {0.0, 1.0}
+    np.testing.assert_allclose(hard.mean(0), [0.1, 0.2, 0.7], atol=0.015)
+    soft = F.gumbel_softmax(rows, tau=0.5, dim=0).numpy()
+    np.testing.assert_allclose(soft.sum(0), 1.0, rtol=1e-4)
+    weights = pb.tensor(normal(4, 3).astype(np.float32))
+
+    def loss(x: Any, hard: bool) -> Any:
+        pb.random.manual_seed(5)
+        return pb.sum(F.gumbel_softmax(x, hard=hard) * weights)
+
+    x = pb.tensor(normal(4, 3).astype(np.float32))
+    slopes = [pb.grad(lambda t, h=h: loss(t, h))(x).numpy() for h in (True, False)]
+    assert np.abs(slopes[1]).min() > 0
+    np.testing.assert_array_equal(*slopes)
+
+
 def test_dropout_between_layers_of_a_recurrent_net() -> None:
     layer = nn.RNN(2, 3, num_layers=2, dropout=1.0, dtype="float64")
     x = pb.tensor(normal(2, 1, 2))

@@ -51,6 +51,66 @@ def windows(x: Any) -> Any:
     return pb.compute((2, 2), lambda i, j: pb.max(x[i * 2 + a, j * 2 + b], over=(a, b)))
 
 
+def with_more(w: Any, x: Any) -> Any:
+    y = x @ w
+    return pb.sum(y * y), {"y": y, "count": 3}
+
+
+@pytest.mark.parametrize("given", ["arrays", "tensors"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_what_comes_with_a_loss_is_passed_on(given: str, compiled: bool) -> None:
+    w, x = draw(1, 3, 2), draw(2, 4, 3)
+    args = (w, x) if given == "arrays" else (pb.tensor(w), pb.tensor(x))
+    kind = np.ndarray if given == "arrays" else pb.Tensor
+    both = pb.value_and_grad(with_more, (0, 1), has_aux=True)
+    (loss, more), slopes = (pb.jit(both) if compiled else both)(*args)
+    wanted = x @ w
+    assert isinstance(more["y"], kind)
+    assert more["count"] == 3
+    np.testing.assert_allclose(np.asarray(more["y"]), wanted, rtol=1e-12)
+    np.testing.assert_allclose(float(loss), (wanted**2).sum(), rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(slopes[0]), 2 * x.T @ wanted, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(slopes[1]), 2 * wanted @ w.T, rtol=1e-12)
+    alone = pb.grad(with_more, 0, has_aux=True)
+    slope, more = (pb.jit(alone) if compiled else alone)(*args)
+    np.testing.assert_allclose(np.asarray(slope), np.asarray(slopes[0]), rtol=1e-12)
+    out, back, more = pb.vjp(with_more, *args, has_aux=True)
+    assert isinstance(more["y"], kind)
+    pulled = back(np.float64(1.0) if given == "arrays" else pb.tensor(1.0, "float64"))
+    np.testing.assert_allclose(np.asarray(pulled[1]), np.asarray(slopes[1]), rtol=1e-12)
+    np.testing.assert_allclose(float(out), float(loss), rtol=1e-12)
+
+
+def test_has_aux_is_refused_where_nothing_comes_with_a_value() -> None:
+    x = pb.tensor(draw(1, 3))
+    for call in (pb.grad, pb.value_and_grad):
+        with pytest.raises(GradientError, match="E213"):
+            call(lambda t: pb.sum(t), has_aux=True)(x)
+        with pytest.raises(GradientError, match="E219"):
+            call(pb.sum(x), x, has_aux=True)
+        with pytest.raises(GradientError, match="E219"):
+            call(pb.sum, 0, 1)
+    with pytest.raises(GradientError, match="E213"):
+        pb.vjp(pb.sum, x, has_aux=True)
+
+
+def test_hessians() -> None:
+    x, w = draw(1, 3), draw(2, 3)
+
+    def cubes(a: Any, b: Any) -> Any:
+        return pb.sum(a**3 * b)
+
+    np.testing.assert_allclose(pb.hessian(cubes)(x, w), np.diag(6 * x * w), rtol=1e-12)
+    np.testing.assert_allclose(pb.hessian(cubes, argnums=1)(x, w), np.zeros((3, 3)), atol=1e-12)
+    a = pb.tensor(x)
+    of_tensor = pb.hessian(pb.sum(a**4), a).numpy()
+    np.testing.assert_allclose(of_tensor, np.diag(12 * x**2), rtol=1e-12)
+    compiled = pb.jit(pb.hessian(lambda t: pb.sum(pb.sin(t)) ** 2))(x)
+    slope = np.cos(x)
+    wanted = 2 * np.outer(slope, slope) - 2 * np.sin(x).sum() * np.diag(np.sin(x))
+    np.testing.assert_allclose(compiled, wanted, rtol=1e-11)
+
+
 INDEX = np.array([3, 0, 0, 2, 1, 3])
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -479,9 +539,12 @@ def test_arrays_stand_for_tensors_everywhere() -> None:
 
 def test_a_function_takes_its_arguments_by_number_and_no_head() -> None:
     x = pb.tensor(draw(1, 3))
-    for given in ({"wrt": x}, {"wrt": 1}, {"head": x}):
+    for given in ({"wrt": x}, {"wrt": True}, {"wrt": 1, "argnums": 1}, {"head": x}):
         with pytest.raises(GradientError, match="argnums=1"):
             pb.grad(lambda t: t.sum(), **given)
+    y = pb.tensor(draw(2, 3))
+    by_second = pb.grad(lambda t, u: (t * u).sum(), 1)(x, y)
+    np.testing.assert_array_equal(by_second.numpy(), x.numpy())
 
 
 def test_a_number_in_a_carry_is_told() -> None:

@@ -82,10 +82,15 @@ CASES: dict[str, Case] = {
     "entr": (S.entr, lambda x: -x * mp.log(x), [sizes(1e-300, 1e3)]),
     "logit": (S.logit, lambda p: mp.log(p / (1 - p)), [spread(0, 1), sizes(1e-300, 1)]),
     "expit": (S.expit, lambda x: 1 / (1 + mp.exp(-x)), [spread(-700, 40)]),
+    "cbrt": (S.cbrt, mp.cbrt, [sizes(1e-300, 1e300), sizes(1e-3, 1e3)]),
+    "rel_entr": (
+        lambda x: S.rel_entr(x, 0.7), lambda x: x * mp.log(x / mp.mpf(0.7)),
+        [sizes(1e-300, 1e300), sizes(0.5, 1.0)],
+    ),
     "sinc": (S.sinc, lambda x: mp.sinpi(x) / (mp.pi * x), [spread(-5, 5)]),
     "exp2": (S.exp2, lambda x: mp.mpf(2) ** x, [spread(-1000, 1000)]),
 }  # fmt: skip
-NO_SCIPY = ("polygamma 1", "polygamma 2", "polygamma 9", "zeta of q", "sinc")
+NO_SCIPY = ("polygamma 1", "polygamma 2", "polygamma 9", "zeta of q", "sinc", "rel_entr")
 
 
 def units(found: Array, exact: list[Any]) -> float:
@@ -203,6 +208,9 @@ def test_two_arguments() -> None:
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(S.xlogy(x, y).numpy(), theirs.xlogy(a, b), rtol=1e-14)
         np.testing.assert_allclose(S.xlog1py(x, y).numpy(), theirs.xlog1py(a, b), rtol=1e-14)
+        for name in ("rel_entr", "kl_div"):
+            found = getattr(S, name)(x - 0.5, y).numpy()
+            np.testing.assert_allclose(found, getattr(theirs, name)(a - 0.5, b), rtol=1e-14)
         q = np.array([[-1.0, 0.0, 0.5, 3.0, math.inf, math.nan]])
         s = np.array([[1.0], [2.0], [7.5]])
         found = S.zeta(pb.tensor(s), pb.tensor(q)).numpy()

@@ -81,6 +81,34 @@ CASES: dict[str, Case] = {
     ),
     "cov of one": (pb.cov, np.cov, [A[0]]),
     "corrcoef": (pb.corrcoef, np.corrcoef, [A]),
+    **{
+        f"nan{name}": (
+            lambda x, n=f"nan{name}": getattr(pb, n)(x, axis=1),
+            lambda x, n=f"nan{name}": getattr(np, n)(x, 1), [HOLES],
+        )
+        for name in ("max", "min", "var", "std")
+    },
+    "nanvar of all, corrected": (
+        lambda x: pb.nanvar(x, correction=1.0, keepdims=True),
+        lambda x: np.nanvar(x, ddof=1, keepdims=True), [HOLES],
+    ),
+    "nanmax of integers": (lambda x: pb.nanmax(x, axis=0), lambda x: np.nanmax(x, 0), [FEW]),
+    "ptp": (lambda x: pb.ptp(x, axis=(0, 2)), lambda x: np.ptp(x, (0, 2)), [CUBE]),
+    "average": (lambda x: pb.average(x, axis=1), lambda x: np.average(x, 1), [A]),
+    "average of weights": (
+        lambda x, w: pb.average(x, axis=1, weights=w, keepdims=True),
+        lambda x, w: np.average(x, 1, w, keepdims=True), [CUBE, np.array([0.5, 1, 2, 0.1])],
+    ),
+    "average of all, weighed": (
+        lambda x, w: pb.average(x, weights=w), lambda x, w: np.average(x, weights=w), [A, A**2]
+    ),
+    "percentile": (
+        lambda x: pb.percentile(x, [0, 30, 100], axis=0),
+        lambda x: np.percentile(x, [0, 30, 100], 0), [CUBE],
+    ),
+    "nanpercentile": (
+        lambda x: pb.nanpercentile(x, 70, axis=0), lambda x: np.nanpercentile(x, 70, 0), [HOLES]
+    ),
     "diff": (lambda x: pb.diff(x, n=2, axis=0), lambda x: np.diff(x, 2, 0), [A]),
     "diff between": (
         lambda x, p: pb.diff(x, prepend=p, append=0.0),
@@ -144,7 +172,8 @@ SMOOTH = [
     "median", "median of two axes", "nanmedian", "quantiles", "quantiles that are data",
     "quantile hazen", "quantile nearest", "kthvalue", "nansum", "nanmean", "var_mean", "aminmax",
     "cov", "cov with weights", "corrcoef", "diff between", "trapezoid at",
-    "cumulative_trapezoid", "bincount of weights",
+    "cumulative_trapezoid", "bincount of weights", "nanmax", "nanvar", "nanstd", "ptp",
+    "average of weights", "average of all, weighed", "percentile",
 ]  # fmt: skip
 
 

@@ -34,13 +34,20 @@ from pullback.stats.counts import (
     histc,
     histogram,
 )
+from pullback.stats.curves import convolve, correlate, gradient, interp, polyval, unwrap
 from pullback.stats.moments import (
     aminmax,
+    average,
     corrcoef,
     count_nonzero,
     cov,
+    nanmax,
     nanmean,
+    nanmin,
+    nanstd,
     nansum,
+    nanvar,
+    ptp,
     std_mean,
     var_mean,
 )
@@ -50,7 +57,9 @@ from pullback.stats.order import (
     mode,
     msort,
     nanmedian,
+    nanpercentile,
     nanquantile,
+    percentile,
     quantile,
 )
 from pullback.stats.places import (
@@ -76,7 +85,7 @@ from pullback.tensor.derive.autograd import grad, value_and_grad
 from pullback.tensor.derive.check import check_grads
 from pullback.tensor.derive.custom import custom_jvp, custom_vjp
 from pullback.tensor.derive.differentiate import differentiate
-from pullback.tensor.derive.jacobian import jacobian
+from pullback.tensor.derive.jacobian import hessian, jacobian
 from pullback.tensor.derive.modes import hvp, jvp, vjp
 from pullback.tensor.derive.vmap import vmap
 from pullback.tensor.face.boundary import bounded as _bounded
@@ -363,13 +372,13 @@ __all__ = [
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
     "all", "allclose", "amax", "amin", "aminmax", "any", "arange", "argmax", "argmin",
     "argsort", "asarray", "asin", "asinh", "associative_scan", "astype", "atan", "atan2",
-    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "axis",
+    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "average", "axis",
     "baddbmm", "bfloat16", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag", "bool", "bool_",
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "bucketize",
     "cartesian_prod", "cdist", "ceil", "check_grads", "checkpoint", "chunk", "clip",
     "column_stack", "combinations", "complex64", "complex128",
-    "compute", "concat", "cond", "copysign", "corrcoef", "cos",
+    "compute", "concat", "cond", "convolve", "copysign", "corrcoef", "correlate", "cos",
     "cosh", "count_nonzero", "cov", "cross", "cumulative_argmax", "cumulative_argmin",
     "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
     "cumulative_sum", "cumulative_trapezoid", "custom_jvp", "custom_vjp",
@@ -379,11 +388,11 @@ __all__ = [
     "eye",
     "flatten", "flip", "float16", "float32", "float64", "float_power", "floor", "floor_divide",
     "fmax", "fmin", "fmod", "frac", "frexp", "from_dlpack", "full", "full_like",
-    "gather", "gcd", "gelu", "gelu_tanh", "geomspace", "get_num_threads", "grad", "greater",
-    "greater_equal",
-    "heaviside", "histc", "histogram", "hstack", "hvp", "hypot",
+    "gather", "gcd", "gelu", "gelu_tanh", "geomspace", "get_num_threads", "grad", "gradient",
+    "greater", "greater_equal",
+    "heaviside", "hessian", "histc", "histogram", "hstack", "hvp", "hypot",
     "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "inf", "inner",
-    "int8", "int16", "int32", "int64", "isclose", "isfinite", "isin", "isinf", "isnan",
+    "int8", "int16", "int32", "int64", "interp", "isclose", "isfinite", "isin", "isinf", "isnan",
     "isneginf", "isposinf",
     "jacobian", "jit", "jvp",
     "keep", "kron", "kthvalue",
@@ -393,10 +402,12 @@ __all__ = [
     "logical_and", "logical_not", "logical_or", "logical_xor", "logspace", "logsumexp", "loop",
     "masked_fill", "masked_scatter", "matmul", "matrix_transpose", "max", "maximum", "mean",
     "median", "meshgrid", "min", "minimum", "mode", "moveaxis", "msort", "multiply",
-    "nan", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "negative",
+    "nan", "nan_to_num", "nanmax", "nanmean", "nanmedian", "nanmin", "nanpercentile",
+    "nanquantile", "nanstd", "nansum", "nanvar", "narrow", "negative",
     "newaxis", "nextafter", "not_equal",
     "one_hot", "ones", "ones_like", "outer",
-    "pad", "pdist", "permute_dims", "pi", "positive", "pow", "prod", "put",
+    "pad", "pdist", "percentile", "permute_dims", "pi", "polyval", "positive", "pow", "prod",
+    "ptp", "put",
     "quantile",
     "rad2deg", "random", "ravel", "reciprocal", "recurrence", "reduce", "relu", "remainder",
     "renorm", "repeat", "reshape", "result_type", "roll", "rot90", "round", "rsqrt",
@@ -406,7 +417,7 @@ __all__ = [
     "squeeze", "stack", "std", "std_mean", "stop_gradient", "subtract", "sum", "swapaxes",
     "take", "take_along_axis", "tan", "tanh", "tensor", "tensor_split", "tensordot", "tile",
     "topk", "trace", "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "trunc",
-    "uint8", "uint16", "uint32", "uint64", "unflatten", "unfold", "unstack",
+    "uint8", "uint16", "uint32", "uint64", "unflatten", "unfold", "unstack", "unwrap",
     "value_and_grad", "vander", "var", "var_mean", "vecdot", "vjp", "vmap", "vstack",
     "where", "while_loop",
     "zeros", "zeros_like",

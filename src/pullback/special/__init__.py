@@ -17,14 +17,17 @@ from pullback.special.bessel import (
     y1,
 )
 from pullback.special.elementary import (
+    cbrt,
     entr,
     expit,
     i0,
     i0e,
     i1,
     i1e,
+    kl_div,
     log_expit,
     logit,
+    rel_entr,
     sinc,
     xlog1py,
     xlogy,
@@ -70,14 +73,16 @@ modified_bessel_k0, modified_bessel_k1 = k0, k1
 scaled_modified_bessel_k0, scaled_modified_bessel_k1 = k0e, k1e
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "beta", "betaln", "chebyshev_polynomial_t",
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "beta", "betaln", "cbrt",
+    "chebyshev_polynomial_t",
     "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr",
     "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln",
     "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e", "i1", "i1e", "j0", "j1", "jn",
-    "k0", "k0e", "k1", "k1e", "laguerre_polynomial_l", "legendre_polynomial_p", "lgamma", "log1p",
-    "log_expit", "log_ndtr", "log_softmax", "logit", "logsumexp", "modified_bessel_i0",
+    "k0", "k0e", "k1", "k1e", "kl_div", "laguerre_polynomial_l", "legendre_polynomial_p", "lgamma",
+    "log1p", "log_expit", "log_ndtr", "log_softmax", "logit", "logsumexp", "modified_bessel_i0",
     "modified_bessel_i1", "modified_bessel_k0", "modified_bessel_k1", "multigammaln", "ndtr",
-    "ndtri", "polygamma", "psi", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1",
+    "ndtri", "polygamma", "psi", "rel_entr", "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
     "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
     "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc", "softmax",
     "spherical_bessel_j0", "xlog1py", "xlogy", "y0", "y1", "zeta",

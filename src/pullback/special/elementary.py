@@ -1,4 +1,4 @@
-"""Products with logarithms, odds, the cardinal sine, Bessel functions of imaginary argument."""
+"""Products with logarithms, odds, cube roots, the cardinal sine, modified Bessel functions."""
 
 from __future__ import annotations
 
@@ -43,6 +43,37 @@ def _entr(x: Expr) -> Expr:
     entropy = E.negate(Mul(x, E.Log(If(positive, x, F.like(1, x)))))
     outside = If(Equal(x, zero), zero, F.like(-math.inf, x))
     return If(is_nan(x), x, If(positive, entropy, outside))
+
+
+def _rel_entr(x: Expr, y: Expr) -> Expr:
+    """Of near numbers ``x log1p((x - y) / y)``; where the quotient is no number, two logarithms."""
+    zero, one = F.like(0, x), F.like(1, x)
+    inside = E.And(Less(zero, x), Less(zero, y))
+    a, b = If(inside, x, one), If(inside, y, one)
+    share = Div(a, b)
+    plain = E.And(Less(F.like(1e-300, x), share), Less(share, F.like(1e300, x)))
+    apart = If(plain, E.Log(If(plain, share, one)), E.subtract(E.Log(a), E.Log(b)))
+    near = Less(F.absolute(E.subtract(share, one)), F.like(0.5, x))
+    rest = Div(E.subtract(a, b), b)
+    value: Expr = Mul(x, If(near, F.log1p(If(near, rest, zero)), apart))
+    outside = If(E.And(Equal(x, zero), F.less_equal(zero, y)), zero, F.like(math.inf, x))
+    value = If(inside, value, outside)
+    return If(E.Or(is_nan(x), is_nan(y)), F.like(math.nan, x), value)
+
+
+def _kl_div(x: Expr, y: Expr) -> Expr:
+    return E.subtract(_rel_entr(x, y), E.subtract(x, y))
+
+
+def _cbrt(x: Expr) -> Expr:
+    """``exp(log |x| / 3)`` and a step of Newton's method."""
+    a = F.absolute(x)
+    plain = E.And(Less(F.like(0, x), a), Less(a, F.like(math.inf, x)))
+    inner = If(plain, a, F.like(1, x))
+    y: Expr = E.Exp(Mul(E.Log(inner), F.like(1 / 3, x)))
+    y = E.subtract(y, Mul(E.subtract(y, Div(inner, F.square(y))), F.like(1 / 3, x)))
+    size = If(plain, y, a)
+    return If(Less(x, F.like(0, x)), E.negate(size), If(Equal(x, F.like(0, x)), x, size))
 
 
 def _logit(p: Expr) -> Expr:
@@ -109,6 +140,9 @@ _of = {
         Special("xlogy", _xlogy),
         Special("xlog1py", _xlog1py),
         Special("entr", _entr),
+        Special("rel_entr", _rel_entr),
+        Special("kl_div", _kl_div),
+        Special("cbrt", _cbrt, (lambda x: 1.0 / (3.0 * M.square(cbrt(x))),)),
         Special("sinc", _sinc),
     )
 }
@@ -144,6 +178,38 @@ def entr(x: Any) -> Any:
         Tensor([ 0.       ,  0.3465736, -0.       ], dtype=float32)
     """
     return _of["entr"](x)
+
+
+@shaped("x[*s], y[*s] -> [*s]")
+def rel_entr(x: Any, y: Any) -> Any:
+    """``x log(x / y)``, the terms of a relative entropy: 0 where x is 0, inf where one is below 0.
+
+    Example:
+        >>> pb.special.rel_entr(pb.tensor([0.0, 1.0]), 0.5)
+        Tensor([0.       , 0.6931472], dtype=float32)
+    """
+    return _of["rel_entr"](x, y)
+
+
+@shaped("x[*s], y[*s] -> [*s]")
+def kl_div(x: Any, y: Any) -> Any:
+    """``x log(x / y) - x + y``, 0 where both are equal. The loss is `nn.functional.kl_div`.
+
+    Example:
+        >>> pb.special.kl_div(pb.tensor([0.0, 1.0]), 0.5)
+        Tensor([0.5       , 0.19314718], dtype=float32)
+    """
+    return _of["kl_div"](x, y)
+
+
+def cbrt(x: Any) -> Any:
+    """The cube root, that of a negative number negative; its derivative at 0 is inf.
+
+    Example:
+        >>> pb.special.cbrt(pb.tensor([-8.0, 27.0]))
+        Tensor([-2.,  3.], dtype=float32)
+    """
+    return _of["cbrt"](x)
 
 
 def sinc(x: Any) -> Any:

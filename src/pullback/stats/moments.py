@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+from pullback.errors import ShapeError
 from pullback.ir import dtype as D
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Axes, Tensor
@@ -17,6 +20,7 @@ from pullback.tensor.library.scalars import value_tensor
 from pullback.tensor.library.shapes import diagonal
 from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views as V
 from pullback.tensor.values.answers import answered
 from pullback.tensor.values.precise import in_float32
 
@@ -57,6 +61,123 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     count = O.sum(O.astype(real, wide), axis=axis, keepdims=keepdims)
     mean: Tensor = O.astype(M.divide(total, count), kind)
     return mean
+
+
+@spelled
+def nanvar(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """``sum((x - mean)^2) / (n - correction)`` of the n elements that are numbers.
+
+    Example:
+        >>> pb.nanvar(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(1., dtype=float32)
+    """
+    value, real = _numbers(x)
+    kind = W.as_float(value.dtype)
+    wide = D.float32 if kind.bits == 16 else kind
+    value, counted = O.astype(value, wide), O.astype(real, wide)
+    count = O.sum(counted, axis=axis, keepdims=True)
+    centered = (value - O.sum(value, axis=axis, keepdims=True) / count) * counted
+    total = O.sum(centered * centered, axis=axis, keepdims=keepdims)
+    kept = count if keepdims else O.sum(counted, axis=axis)
+    spread: Tensor = O.astype(total / M.maximum(kept - correction, 0.0), kind)
+    return spread
+
+
+@spelled
+def nanstd(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The root of `nanvar`.
+
+    Example:
+        >>> pb.nanstd(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(1., dtype=float32)
+    """
+    root: Tensor = M.sqrt(nanvar(x, axis, correction=correction, keepdims=keepdims))
+    return root
+
+
+@spelled
+def nanmax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element that is a number, NaN where none is; equal ones share the gradient.
+
+    Raises: ShapeError for no elements.
+
+    Example:
+        >>> pb.nanmax(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(3., dtype=float32)
+    """
+    return _extreme(x, axis, keepdims, O.amax, -math.inf)
+
+
+@spelled
+def nanmin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element that is a number, NaN where none is; equal ones share the gradient.
+
+    Raises: ShapeError for no elements.
+
+    Example:
+        >>> pb.nanmin(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(1., dtype=float32)
+    """
+    return _extreme(x, axis, keepdims, O.amin, math.inf)
+
+
+def _extreme(
+    x: Any, axis: Axes, keepdims: bool, extreme: Callable[..., Tensor], nothing: float
+) -> Tensor:
+    value = value_tensor(x)
+    if not value.dtype.is_float:
+        return extreme(value, axis, keepdims=keepdims)
+    hole = M.isnan(value)
+    best = extreme(O.where(hole, nothing, value), axis, keepdims=keepdims)
+    none = O.all(hole, axis=axis, keepdims=keepdims)
+    holed: Tensor = O.where(none, math.nan, best)
+    return holed
+
+
+@spelled
+def ptp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The largest less the smallest element, NaN if any is; equal ones share the gradient.
+
+    Raises: ShapeError for no elements.
+
+    Example:
+        >>> pb.ptp(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor(2., dtype=float32)
+    """
+    most, least = O.amax(x, axis, keepdims=keepdims), O.amin(x, axis, keepdims=keepdims)
+    span: Tensor = M.subtract(most, least)
+    return span
+
+
+@spelled
+@shaped("x[...], weights[...]")
+@in_float32
+def average(x: Any, axis: Axes = None, *, weights: Any = None, keepdims: bool = False) -> Tensor:
+    """``sum(x weights) / sum(weights)``; without weights the mean.
+
+    Weights are as many as `x` has elements, or one for each place of `axis`.
+
+    Raises: ShapeError for weights that do not fit.
+
+    Example:
+        >>> pb.average(pb.tensor([1.0, 4.0]), weights=pb.tensor([2.0, 1.0]))
+        Tensor(2., dtype=float32)
+    """
+    value = value_tensor(x)
+    if weights is None:
+        mean: Tensor = O.mean(value, axis, keepdims=keepdims)
+        return mean
+    counts = value_tensor(weights)
+    if counts.shape != value.shape:
+        place = V.normal_axis(axis, value.ndim) if isinstance(axis, int) else None
+        if place is None or counts.shape != (value.shape[place],):
+            what = f"average: weights of shape {W.show(counts.shape)} for {W.show(value.shape)}"
+            raise ShapeError(what, code="E178")
+        counts = O.reshape(counts, (-1, *[1] * (value.ndim - 1 - place)))
+    total = O.sum(value * counts, axis=axis, keepdims=keepdims)
+    each: Tensor = O.sum(O.broadcast_to(counts, value.shape), axis=axis, keepdims=keepdims)
+    mean_of: Tensor = total / each
+    return mean_of
 
 
 @answered

@@ -203,6 +203,46 @@ def nanquantile(
 
 
 @spelled
+@shaped("x[...], q[...]", where="0 <= q <= 100")
+def percentile(
+    x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
+) -> Tensor:
+    """`quantile` of ``q / 100``.
+
+    Raises: ShapeError for no elements, or an array q outside of 0..100; OptionError for another
+        method.
+
+    Example:
+        >>> pb.percentile(pb.tensor([1.0, 2.0, 3.0]), 25)
+        Tensor(1.5, dtype=float32)
+    """
+    return _quantile(x, _hundredths(q), axis, keepdims, method, skip=False)
+
+
+@spelled
+@shaped("x[...], q[...]", where="0 <= q <= 100")
+def nanpercentile(
+    x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
+) -> Tensor:
+    """`percentile` of the elements that are numbers; NaN where none is.
+
+    Raises: ShapeError for no elements, or an array q outside of 0..100; OptionError for another
+        method.
+
+    Example:
+        >>> pb.nanpercentile(pb.tensor([float("nan"), 1.0, 3.0]), 50)
+        Tensor(2., dtype=float32)
+    """
+    return _quantile(x, _hundredths(q), axis, keepdims, method, skip=True)
+
+
+def _hundredths(q: Any) -> Any:
+    if isinstance(q, list | tuple):
+        return [_hundredths(part) for part in q]
+    return q / 100
+
+
+@spelled
 def median(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The middle of the sorted elements, the mean of the two middle ones; NaN where any is.
 

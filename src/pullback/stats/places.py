@@ -104,10 +104,6 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Tensor:
     "x[s..., _ @ axis], prepend[s..., _ @ axis] or [], append[s..., _ @ axis] or []",
     where="int(n) >= 0",
 )
-@shaped(
-    "x[s..., _ @ axis], prepend[s..., _ @ axis] or [], append[s..., _ @ axis] or []",
-    where="int(n) >= 0",
-)
 def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
     """``out[i] = x[i + 1] - x[i]``, `n` times, of `x` between `prepend` and `append`.
 

@@ -13,7 +13,8 @@ from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Tensor, check_device, tensor_apply
 from pullback.tensor.library import maths as M
 from pullback.tensor.library import random
-from pullback.tensor.library.ops import where
+from pullback.tensor.library.creation import arange
+from pullback.tensor.library.ops import argmax, astype, reshape, stop_gradient, where
 from pullback.tensor.shaped import shaped
 from pullback.tensor.values import reduction
 from pullback.tensor.values import views as V
@@ -21,6 +22,7 @@ from pullback.tensor.values.precise import in_float32
 
 SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
+LEAST_DRAWN = 2.0**-25  # of an exponential number: half of the least that is not 0
 
 # `inplace` stands for torch's signature: the planner decides what overwrites what.
 
@@ -388,6 +390,32 @@ def softmin(input: Tensor, dim: int = -1) -> Tensor:
         Tensor([0.7310586, 0.2689414], dtype=float32)
     """
     return softmax(tensor_apply("negative", input), dim)
+
+
+@spelled
+@shaped("logits[b...] -> [b...]", where="tau > 0")
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
+    """``softmax((logits + g) / tau)`` along `dim`, ``g = -log(-log u)`` drawn: nearly a class each.
+
+    With `hard` exactly one: 1 in the largest place, 0 else, with the gradient of the soft ones.
+
+    Example:
+        >>> pb.random.manual_seed(0)
+        >>> pb.sum(F.gumbel_softmax(pb.zeros(3, 4), hard=True), axis=-1)
+        Tensor([1., 1., 1.], dtype=float32)
+    """
+    axis = axis_of(dim, len(logits.shape))
+    drawn = -M.log1p(-random.uniform(logits.shape, dtype=logits.dtype))
+    noise = -M.log(M.maximum(drawn, LEAST_DRAWN))
+    soft = softmax((logits + noise) / tau, axis)
+    if not hard:
+        return soft
+    extent = soft.shape[axis] if soft.shape else 1
+    where_largest = argmax(soft, axis=axis, keepdims=True)
+    places = reshape(arange(extent), [-1, *[1] * (len(soft.shape) - 1 - axis)])
+    chosen = astype(M.equal(where_largest, places), soft.dtype)
+    passed: Tensor = chosen - stop_gradient(soft) + soft
+    return passed
 
 
 @shaped("input[n, c, h, w] or [c, h, w]")

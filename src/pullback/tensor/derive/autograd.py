@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from pullback.config import frozen
 from pullback.errors import GradientError
 from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
@@ -25,21 +26,36 @@ P = ParamSpec("P")
 def grad(target: Callable[Concatenate[A, P], Any]) -> Callable[Concatenate[A, P], A]: ...
 @overload
 def grad(
-    target: Callable[P, Any], *, argnums: int | Sequence[int] = 0, head: Tensor | None = None
+    target: Callable[P, Any],
+    *,
+    argnums: int | Sequence[int] = 0,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Callable[P, Any]: ...
 @overload
 def grad(target: Tensor, wrt: Tensor, *, head: Tensor | None = None) -> Tensor: ...
 @overload
 def grad(
-    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+    target: Any,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    *,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Any: ...
 def grad(
-    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+    target: Any,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    *,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Any:
     """The gradient of a scalar tensor by a tensor (or list of them), or the function of it.
 
     ``grad(y, x) -> tensor; grad(y, [x, w]) -> list; grad(f, argnums=0) -> callable``, whose
-    gradients by NumPy arrays are NumPy arrays
+    gradients by NumPy arrays are NumPy arrays. `grad(f, 0)` is `grad(f, argnums=0)`. With `has_aux`
+    the function returns a pair, whose second is passed on: ``dx, more = grad(f, has_aux=True)(x)``.
 
     Raises: GradientError where the target is no scalar or an argument is no float.
 
@@ -48,7 +64,8 @@ def grad(
         Tensor([2., 4.], dtype=float32)
     """
     if not isinstance(target, Handle) and callable(target):
-        return _function(target, argnums, (wrt, head), with_value=False)
+        return _function(target, argnums, (wrt, head), Answer(has_aux=has_aux))
+    _of_a_function(has_aux)
     if not isinstance(target, Tensor):
         raise GradientError(f"a {type(target).__name__} has no gradient")
     if isinstance(wrt, Handle):
@@ -68,7 +85,11 @@ def value_and_grad(
 ) -> Callable[Concatenate[A, P], tuple[R, A]]: ...
 @overload
 def value_and_grad(
-    target: Callable[P, R], *, argnums: int | Sequence[int] = 0, head: Tensor | None = None
+    target: Callable[P, R],
+    *,
+    argnums: int | Sequence[int] = 0,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Callable[P, tuple[R, Any]]: ...
 @overload
 def value_and_grad(
@@ -76,19 +97,32 @@ def value_and_grad(
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def value_and_grad(
-    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+    target: Any,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    *,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Any: ...
 def value_and_grad(
-    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+    target: Any,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    *,
+    head: Tensor | None = None,
+    has_aux: bool = False,
 ) -> Any:
     """The value too: ``(y, grad(y, x))``, or the function that gives both: of arrays, arrays.
+
+    With `has_aux`: ``(y, more), dx = value_and_grad(f, has_aux=True)(x)``.
 
     Example:
         >>> pb.value_and_grad(lambda x: pb.sum(x * x))(pb.tensor([1.0, 2.0]))
         (Tensor(5., dtype=float32), Tensor([2., 4.], dtype=float32))
     """
     if not isinstance(target, Handle) and callable(target):
-        return _function(target, argnums, (wrt, head), with_value=True)
+        return _function(target, argnums, (wrt, head), Answer(with_value=True, has_aux=has_aux))
+    _of_a_function(has_aux)
     return target, grad(target, wrt, head=head)
 
 
@@ -158,14 +192,55 @@ class Arguments:
         return trees
 
 
+@frozen
+class Answer:
+    """What a derived function returns beside the gradient: the value, what came with it."""
+
+    with_value: bool = False
+    has_aux: bool = False
+
+    def of(self, value: Any, aux: Any, slope: Any) -> Any:
+        """``((value, aux), slope)``, or what is asked for of it."""
+        first = (value, aux) if self.has_aux else value
+        if self.with_value:
+            return first, slope
+        return (slope, aux) if self.has_aux else slope
+
+
+def _of_a_function(has_aux: bool) -> None:
+    """Raises: GradientError where a tensor's gradient is asked for what only functions return."""
+    if has_aux:
+        raise GradientError(
+            "has_aux: a tensor comes with nothing else",
+            help="pb.grad(f, has_aux=True)(x), of a function that returns (value, more)",
+            code="E219",
+        )
+
+
+def parted(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    """What a function returned, and what came with it.
+
+    Raises: GradientError where it should be a pair and is none.
+    """
+    if not has_aux:
+        return result, None
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise GradientError(
+            f"has_aux: the function returned a {type(result).__name__}, not a pair (value, more)",
+            code="E213",
+        )
+    return result
+
+
 def _function(
     function: Callable[..., Any],
     argnums: int | Sequence[int],
     given: tuple[Any, Any],
-    *,
-    with_value: bool,
+    answer: Answer,
 ) -> Callable[..., Any]:
     """Raises: GradientError for what only a tensor's gradient takes."""
+    if argnums == 0 and given[0] is not None and _numbers(given[0]):
+        argnums, given = given[0], (None, given[1])
     if any(g is not None for g in given):
         raise GradientError(
             "a function's gradient is a function: by arguments, and from a scalar",
@@ -182,19 +257,25 @@ def _function(
         given = list(args)
         for n, value in zip(places, own.values, strict=True):
             given[n] = value
-        result = transformed(function, *given, **kwargs)
+        result, aux = parted(transformed(function, *given, **kwargs), answer.has_aux)
         if not isinstance(result, Tensor):
             raise GradientError(
                 f"the function returned a {type(result).__name__}, not a tensor", code="E213"
             )
         _check(result.value, None)
         slopes = derive([result.value], own.leaves, [None])
-        together([result.value, *slopes] if with_value else slopes)
+        beside = [h.value for h in flatten(aux).handles] if answer.has_aux else []
+        together([*([result.value] if answer.with_value else ()), *slopes, *beside])
         by_argument = own.rebuild([Tensor(g) for g in slopes])
-        answer = by_argument[0] if single else tuple(by_argument)
-        return (result, answer) if with_value else answer
+        return answer.of(result, aux, by_argument[0] if single else tuple(by_argument))
 
     return Derivative(function, derivative, numbers)
+
+
+def _numbers(wrt: Any) -> bool:
+    """Whether these are places of arguments, which stand where a tensor would."""
+    listed = wrt if isinstance(wrt, list | tuple) else [wrt]
+    return bool(listed) and all(isinstance(n, int) and not isinstance(n, bool) for n in listed)
 
 
 def _place(number: int, count: int) -> int:

@@ -21,7 +21,7 @@ from pullback.ir.expr import Axis, Expr, Extent, Take
 from pullback.ir.graph import Accumulate, Definition, Rule, Scan, Value, Variable, variables
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
-from pullback.tensor.derive.autograd import Arguments, differentiable, twins_of
+from pullback.tensor.derive.autograd import Arguments, differentiable, grad, twins_of
 from pullback.tensor.derive.differentiate import differentiate
 from pullback.tensor.face.arrays import Derivative, as_given
 from pullback.tensor.face.tensor import Tensor
@@ -71,6 +71,22 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
     else:
         jacobians = [_sparse(out.value, v) for v in given.leaves]
     return as_given(jacobians[0] if single else jacobians, inputs)
+
+
+def hessian(target: Any, inputs: Any = None, argnums: int = 0) -> Any:
+    """``H[i, j] = d^2 target / d x[i] d x[j]`` of a scalar: the Jacobian of the gradient.
+
+    Of a tensor by another, or of a function: then the function that gives it by argument `argnums`.
+    Products with it alone are `pb.hvp`. Raises: GradientError.
+
+    Example:
+        >>> pb.hessian(lambda x: pb.sum(x**3))(pb.tensor([1.0, 2.0])).tolist()
+        [[6.0, 0.0], [0.0, 12.0]]
+    """
+    if callable(target) and not isinstance(target, Handle):
+        slope = grad(target, argnums=argnums)
+        return jacobian(slope, inputs, argnums=argnums)
+    return jacobian(grad(target, inputs), inputs)
 
 
 def _function(target: Any, structure: str, argnums: int) -> Callable[..., Any]:

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from pullback.errors import GradientError
 from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
-from pullback.tensor.derive.autograd import Arguments, derive, differentiable, grad, twins_of
+from pullback.tensor.derive.autograd import (
+    Arguments,
+    derive,
+    differentiable,
+    grad,
+    parted,
+    twins_of,
+)
 from pullback.tensor.face.arrays import Derivative, as_arrays, as_given, given_arrays
 from pullback.tensor.face.tensor import Tensor, from_array
 from pullback.tensor.face.tree import Tree, flatten, has_tensors
 from pullback.tensor.record.trace import Handle, transformed
 
+Pull = Callable[[Any], tuple[Any, ...]]
 
-def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+
+@overload
+def vjp(target: Any, *primals: Any, has_aux: Literal[False] = False) -> tuple[Any, Pull]: ...
+@overload
+def vjp(target: Any, *primals: Any, has_aux: bool) -> tuple[Any, ...]: ...
+def vjp(target: Any, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """The value and its pullback: ``out, back = vjp(f, *primals); dprimals = back(dout)``.
 
-    Of a tensor: ``y, back = vjp(y, x, w); dx, dw = back(dy)``.
+    Of a tensor: ``y, back = vjp(y, x, w); dx, dw = back(dy)``. With `has_aux` the function returns
+    a pair, whose second is passed on: ``out, back, more = vjp(f, *primals, has_aux=True)``.
     Raises: GradientError for integers.
 
     Example:
@@ -31,7 +45,8 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     """
     _has_derivative(target)
     given = Arguments(primals, fresh=callable(target))
-    out = transformed(target, *given.values) if callable(target) else target
+    result = transformed(target, *given.values) if callable(target) else target
+    out, aux = parted(result, has_aux)
     results = flatten(out)
 
     def back(head: Any) -> tuple[Any, ...]:
@@ -41,7 +56,8 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
         return pulled if as_tensors else as_arrays(pulled)
 
     as_tensors = not given_arrays(primals)
-    return out if as_tensors else as_arrays(out), back
+    made = (out, aux) if as_tensors else (as_arrays(out), as_arrays(aux))
+    return (made[0], back, made[1]) if has_aux else (made[0], back)
 
 
 def _has_derivative(target: Any) -> None:

@@ -69,7 +69,7 @@ OTHERWISE = FAMILIES | {
     *("inf", "int8", "int32", "int64", "linspace", "nan", "newaxis", "one_hot", "ones", "schedule"),
     *("ones_like", "pi", "random", "result_type", "tensor", "uint8", "uint32", "zeros"),
     *("zeros_like", "check_grads", "custom_jvp", "custom_vjp", "define", "differentiate", "grad"),
-    *("hvp", "jacobian", "jit", "jvp", "value_and_grad", "vjp", "vmap", "keep"),
+    *("hessian", "hvp", "jacobian", "jit", "jvp", "value_and_grad", "vjp", "vmap", "keep"),
     *("get_num_threads", "set_num_threads"),
     *("checkpoint", "cond", "loop", "scan", "while_loop"),
     *("all", "any", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_invert"),
@@ -202,7 +202,7 @@ POINTWISE = (
     *("celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh"),
     *("leaky_relu", "logsigmoid", "mish", "relu", "relu6", "rrelu", "selu", "sigmoid", "silu"),
     *("softplus", "softshrink", "softsign", "tanh", "tanhshrink", "dropout"),
-    *("softmax", "log_softmax", "softmin", "glu", "normalize"),
+    *("softmax", "log_softmax", "softmin", "glu", "gumbel_softmax", "normalize"),
 )
 BETWEEN = (
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),

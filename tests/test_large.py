@@ -21,7 +21,7 @@ from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import whole
-from pullback.schedule.choose import schedule_with
+from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.schedule import Schedule, TileLoops, Way
 from pullback.simplify.graph import simplify_graph
 from pullback.verify.nest import verify_routine
@@ -70,6 +70,15 @@ def blocked(k: Kernel, tile: tuple[int, ...], tasks: int, terms: int, target: Ta
     routine = lower(k, whole(k, replace(plan, steps=steps), target))
     verify_routine(routine, "lower")
     return routine
+
+
+@pytest.mark.parametrize("rows, columns", [(3, 5), (5, 3), (4, 20), (8, 16)])
+def test_long_sums_that_registers_hold_wait_in_no_memory(rows: int, columns: int) -> None:
+    """Blocks of k add up thousands of parts plainly: off by 3e-5 where all terms are equal."""
+    p = product(rows, columns, 131_149, "nn")
+    plan = choose(p, ZEN5)
+    assert [step.terms for step in plan.steps] == [None]
+    assert plan.tile == (rows, columns)
 
 
 @pytest.mark.slow

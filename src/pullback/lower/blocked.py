@@ -31,6 +31,7 @@ from pullback.ir.nest import (
     Stmts,
 )
 from pullback.lower.context import Context, ceil_div, smaller
+from pullback.schedule.contraction import LONG
 
 # Additions to one register, beyond which results are less exact than docs/accuracy.md says. Sixteen
 # to one of lanes leave a sum of equal terms within 3 units, as NumPy's pairwise one is; where each
@@ -39,8 +40,6 @@ TERMS: Legal = 16
 TERMS_ALONE: Legal = 64
 # Of a product, if they are more than twice as many: what a tile adds to the sums of those before.
 TERMS_OF_TILE: Legal = 256
-# Beyond so many a tile adds without a loss, where it has the registers.
-LONG: Legal = 4096
 
 
 Each = Callable[..., Stmt]  # statements for every element of an array of registers

@@ -47,7 +47,7 @@ from pullback.lower.tiles import (
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
-from pullback.schedule.contraction import balanced, register_tile
+from pullback.schedule.contraction import balanced, exact_sums, register_tile
 from pullback.schedule.cost import stage_ns
 from pullback.schedule.count import share
 from pullback.schedule.regions import Regions, regions
@@ -73,10 +73,6 @@ FUNCTIONS = (Native, E.Exp, E.Log, E.Sin)
 
 # Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
 NARROW = 2
-
-# What long sums of a register tile hold in registers: as many of each. That they are four decides
-# which tiles are exact: a number, though the count of thresholds does not see names.
-HELD = ("sums", "their parts", "what those lose", "operands")
 
 # Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py; on
 # processors of vectors of 32 bytes eight take up to 1.39 times as long, rows of 64 and 100); a map
@@ -305,7 +301,7 @@ def tile_loops(
     height, vectors = register_tile(rows, column.most, width, target.profile, most, wanted)
     if "rows" in asked:
         height = max(1, min(asked["rows"], rows, (target.vectors - 1 - vectors) // vectors))
-    exact = target.vectors // len(HELD) * width
+    exact = exact_sums(target.vectors, width)
     block = int(target.profile.rate("block", "terms"))
     if word > 1:
         terms = (step.terms or block) * word

@@ -39,8 +39,20 @@ CUT_ROWS = 7
 # What sums of products are taken in, of types that processors multiply as they are.
 WIDER = {bfloat16: float32, int8: int32, uint8: int32}
 
+# What long sums of a register tile hold in registers: as many of each. That they are four decides
+# which tiles are exact: a number, though the count of thresholds does not see names.
+HELD = ("sums", "their parts", "what those lose", "operands")
+
+# Terms beyond which a tile adds without a loss, where it has the registers.
+LONG: Legal = 4096
+
 # Bytes of a word, whose parts one instruction multiplies and adds.
 WORD: Legal = 4
+
+
+def exact_sums(vectors: int, width: int) -> int:
+    """Sums of a register tile, lanes of whole vectors, that may be long without a loss."""
+    return vectors // len(HELD) * width
 
 
 def address(take: Take) -> Linear:

@@ -13,7 +13,7 @@ from pullback.config import Ints, Pair, frozen
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
-from pullback.schedule.contraction import volume
+from pullback.schedule.contraction import LONG, exact_sums, volume
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
 from pullback.schedule.schedule import Product, Steps, Tile, Way
@@ -47,12 +47,18 @@ def blocks(kernel: Kernel, body: Steps, scratch: Lives, target: Target) -> tuple
     if groups is None or guards.work.get(stage.target) or guards.needed.get(stage.target):
         return ()
     size = stage.body.dtype.itemsize
+    width = target.vector // size
     direct = step.product.direct
     rows, columns, terms = groups.extents
     if terms * columns * size <= target.l2 and step.product.word == 1:
         return ()
-    block = target.profile.tables["block"]
     tasks = most_tasks(kernel, target)
+    if terms > LONG and rows * -(-columns // width) * width <= exact_sums(target.vectors, width):
+        # one tile, no blocks of k: they would wait in memory without what they lost
+        inside = {*groups.rows, *groups.columns}
+        tile = tuple(upper(e) if a in inside else 1 for a, e in enumerate(kernel.outer))
+        return (Tiling(tile, min(prod(tile_counts(kernel, tile)), tasks)),)
+    block = target.profile.tables["block"]
     ways = []
     for packed in (False, True) if direct else (True,):
         most = int(block["terms"])

@@ -13,9 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from pullback.algebra.bounds import prove
 from pullback.build.operation import Asked
 from pullback.build.operation import built as compiled
+from pullback.ir import expr as E
 from pullback.ir.dtype import float32
+from pullback.ir.nest import Var
 from pullback.operations import parse, read
 from pullback_cli import commands
 from test_build_alone import alone, linux  # noqa: F401  (alone is a fixture)
@@ -37,6 +40,19 @@ z[k, i] = x[i, k] * w[k]
         "M=1..40",
         [(1,), (7,), (40,)],
         [(0,), (41,), (-1,)],
+    ),
+    "flat": (
+        """
+inputs = ["x[M*N]", "w[M*N*P]"]
+outputs = ["y[M, N]", "z[P, M]"]
+code = '''
+y[i, j] = x[i*N + j] * x[j + N*i]
+z[k, i] = sum[j : N](w[i*N*P + j*P + k] * x[i*N + j])
+'''
+""",
+        "M=1..9 N=1..9 P=1..9",
+        [(3, 4, 2), (1, 1, 1), (9, 9, 9), (5, 1, 7)],
+        [(0, 1, 1), (10, 1, 1)],
     ),
     "anyrank": (
         """
@@ -251,7 +267,9 @@ def test_the_same_without_a_compiler(name: str, tmp_path: Path) -> None:
          "N=4..8", "E552", "3 - N is -5 to -1"),
         ('inputs = ["x[K]"]\noutputs = ["y[M]"]\nwhere = ["K = 2*M"]\ncode = "y[i] = x[2*i + 2]"',
          "", "E152", "axis 0 of (M * 2,)"),
-        ('inputs = ["x[M*N]"]\noutputs = ["y[M, N]"]\ncode = "y[i, j] = x[i*N + j]"',
+        ('inputs = ["x[M*N]"]\noutputs = ["y[M, N]"]\ncode = "y[i, j] = x[i*N + j + 1]"',
+         "", "E152", "axis 0 of (M * N,)"),
+        ('inputs = ["x[M*N]"]\noutputs = ["y[M, N]"]\ncode = "y[i, j] = x[i*M + j]"',
          "", "E152", "axis 0 of (M * N,)"),
         ('inputs = ["x[K]"]\noutputs = ["y[M]"]\nwhere = ["K = 2*M"]\ncode = "y[i] = x[i]"',
          "K=7", "E552", "M would be -7/-2"),
@@ -311,6 +329,23 @@ def test_quotients_and_remainders_by_sizes_stay_in_bounds() -> None:
         with pytest.raises(pb.errors.IndexRangeError) as told:
             divided(code)
         assert told.value.code == "E152", code
+
+
+def test_products_with_an_axis_stay_below_those_with_its_extent() -> None:
+    """``i n < m n`` for i below m: where n is positive, in whatever order they are multiplied."""
+    i, m = E.Axis(0, E.Dim("m", 1, 9)), E.Size(E.Dim("m", 1, 9))
+    for low, known in ((1, True), (0, None), (-1, None)):
+        n = Var("n", low, 5)
+        for product in (E.Mul(i, n), E.Mul(n, i)):
+            assert prove(E.Less(product, E.Mul(m, n))) is known
+            assert prove(E.Less(product, E.Mul(n, m))) is known
+        last = E.Add(E.Mul(m, n), E.Mul(n, E.index(-1)))  # i n at its largest
+        assert prove(E.Less(E.Mul(i, n), E.Add(last, E.index(1)))) is (True if low >= 0 else None)
+        assert prove(E.Less(E.Mul(i, n), last)) is None
+    three = E.Axis(0, 3)
+    n = E.Size(E.Dim("n", 1, 7))
+    assert prove(E.Less(E.Mul(three, n), E.Mul(E.index(3), n))) is True
+    assert prove(E.Less(E.Mul(three, n), E.Mul(E.index(2), n))) is None
 
 
 def test_a_size_that_may_be_negative_bounds_no_quotient() -> None:

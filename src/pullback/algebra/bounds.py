@@ -6,6 +6,7 @@ subtracted where they cancel a term: ``e >= e - k*fact``, whose interval may be 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
@@ -242,7 +243,7 @@ def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 def _implicit(form: Affine) -> list[Fact]:
     """What the atoms of a form are below, where that is symbolic; what quotients of symbolic sizes
-    say: ``0 <= n - d * (n // d) < d``.
+    say: ``0 <= n - d * (n // d) < d``; what products with an axis say: ``i n <= (m - 1) n``.
     """
     facts: list[Fact] = []
     atoms = list(form.atoms)
@@ -251,10 +252,33 @@ def _implicit(form: Affine) -> list[Fact]:
             most = affine(end)
             atoms += most.atoms
             facts.append(most.minus(atom(e)).shifted(-1))
+        if isinstance(e, Mul):
+            facts += _multiplied(e, form.atoms)
         if isinstance(e, FloorDiv) and (by := divisor(e)):
             rest = affine(e.left).plus(atom(e), -by)
             if any(isinstance(a, Size) for a in rest.atoms):
                 facts += [rest, rest.times(-1).shifted(by - 1)]
+    return facts
+
+
+def _multiplied(e: Mul, atoms: Sequence[Expr]) -> list[Fact]:
+    """``(m - 1) n - i n >= 0`` of a product ``i n``, i an axis below m, n nowhere negative.
+
+    Products are spelled as they are among `atoms`: ``m n`` and ``n m`` are two atoms.
+    """
+
+    def spelled(parts: Sequence[Expr]) -> Affine:
+        own = Counter(parts)
+        same = (a for a in atoms if isinstance(a, Mul) and Counter(factors(a)) == own)
+        return affine(next(same, reduce(Mul, parts)))
+
+    facts: list[Fact] = []
+    inner = factors(e)
+    for n, part in enumerate(inner):
+        rest = [*inner[:n], *inner[n + 1 :]]
+        if isinstance(part, Axis) and all(Intervals().of(other)[0] >= 0 for other in rest):
+            most = spelled([*factors(extent_expr(part.extent)), *rest])
+            facts.append(most.minus(spelled(rest)).minus(atom(e)))
     return facts
 
 

@@ -320,6 +320,19 @@ def test_an_unknown_layer_gets_a_suggestion() -> None:
     assert not hasattr(nn, "Nonsense")
     with pytest.raises(AttributeError, match="did you mean 'conv2d'"):
         F.conv2D  # noqa: B018  # looking it up is the test
+    for name, meant in (
+        ("svd", "linalg.svd"), ("dropout", "nn.functional.dropout"), ("AdamW", "optim.AdamW"),
+        ("rfft", "fft.rfft"), ("LSTM", "nn.LSTM"), ("lgamma", "special.lgamma"),
+        ("randint", "random.integers"), ("nonzero", "array_api.nonzero"), ("jacrev", "jacobian"),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError, match=f"did you mean '{meant}'"):
+            getattr(pb, name)
+    for room, name, meant in (("random", "randint", "random.integers"), ("fft", "ffft", "fft"),
+                              ("linalg", "inverse", "linalg.inv")):  # fmt: skip
+        with pytest.raises(AttributeError, match=f"did you mean '{meant}'"):
+            getattr(getattr(pb, room), name)
+    with pytest.raises(AttributeError, match="no attribute 'zzz'"):
+        pb.zzz  # noqa: B018
     with pytest.raises(AttributeError, match="did you mean 'Adam'"):
         pb.optim.ADam  # noqa: B018  # looking it up is the test
 

@@ -52,6 +52,12 @@ SMOOTH: dict[str, tuple[Callable[..., Any], Any]] = {
     ),
     "gamma": (lambda: R.gamma(2.5, 2.0, (N,)), st.gamma(2.5, scale=0.5)),
     "gamma below 1": (lambda: R.gamma(0.3, 1.0, (N,), dtype="float64"), st.gamma(0.3)),
+    "multivariate_normal": (
+        lambda: R.multivariate_normal(
+            pb.tensor([1.0, -2.0]), pb.tensor([[4.0, 2.0], [2.0, 5.0]]), (N,)
+        )[:, 1] + 2.0,
+        st.norm(0.0, math.sqrt(5.0)),
+    ),
     "chisquare": (lambda: R.chisquare(3.0, (N,)), st.chi2(3.0)),
     "student_t": (lambda: R.student_t(4.0, (N,)), st.t(4.0)),
     "beta": (lambda: R.beta(0.5, 2.0, (N,), dtype="float64"), st.beta(0.5, 2.0)),
@@ -171,6 +177,25 @@ def test_gradients_reach_parameters() -> None:
 
 
 @pytest.mark.slow
+def test_normal_vectors_have_their_covariance_and_its_gradient() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(3, 3))
+    cov, mean = root @ root.T + np.eye(3), rng.normal(size=(2, 3))
+    drawn = R.multivariate_normal(mean[0], cov, (40_000,), dtype="float64").numpy()
+    np.testing.assert_allclose(drawn.mean(0), mean[0], atol=0.05)
+    np.testing.assert_allclose(np.cov(drawn.T), cov, rtol=0.05, atol=0.06)
+    assert R.multivariate_normal(mean, cov, dtype="float64").shape == (2, 3)
+    key = R.key(3)
+
+    def vectors(m: Any, c: Any) -> Any:
+        return R.multivariate_normal(m, c, (4, 2), dtype="float64", key=key)
+
+    assert pb.check_grads(vectors, [mean, cov], layouts=("contiguous",))
+    signs = R.rademacher((1000, 3), dtype="int8").numpy()
+    assert set(np.unique(signs)) == {-1, 1}
+    assert abs(signs.mean()) < 0.06
+
+
 def test_the_shape_of_a_gamma_number_has_an_implicit_gradient() -> None:
     """As the quantile at the same probability moves; of small, usual and large shapes."""
     shapes = np.repeat([0.02, 0.3, 1.0, 2.5, 30.0, 990.0, 1010.0, 1e6], 25)

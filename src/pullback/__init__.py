@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -457,6 +458,16 @@ __dir__ = _shown([*__all__, *_LAZY, *_EXTRAS])
 _bounded(globals(), __all__)
 
 
+@functools.cache
+def _elsewhere() -> dict[str, str]:
+    """What other rooms have, by its name: the first of them counts."""
+    places: dict[str, str] = {}
+    for room in ("linalg", "special", "random", "fft", "nn.functional", "nn", "optim", "sparse"):
+        names = importlib.import_module(f"{__name__}.{room}").__all__
+        places |= {name: f"{room}.{name}" for name in names if name not in places}
+    return places
+
+
 def __getattr__(name: str) -> Any:
     """`pb.nn`, `optim`, `fft`, `gguf`, `linalg`, `quantised`, .., imported lazily: they are built
     of what is here.
@@ -477,4 +488,4 @@ def __getattr__(name: str) -> Any:
                 origin=Origin.of_caller(),
                 help=f"pip install 'pullback[{name}]'",
             ) from error
-    raise _unknown("pullback", name, __all__)
+    raise _unknown("pullback", name, __all__, {} if name.startswith("_") else _elsewhere())

@@ -26,11 +26,17 @@ from pullback.fft.transforms import (
 )
 from pullback.tensor.face.boundary import bounded as _bounded
 from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "irfft", "irfft2", "irfftn", "istft", "rfft", "rfft2", "rfftfreq", "rfftn", "stft",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise _unknown("pullback.fft", name, __all__)
+
 
 __dir__ = _shown(__all__)
 _bounded(globals(), __all__)

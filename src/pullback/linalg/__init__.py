@@ -43,6 +43,7 @@ from pullback.linalg.spectral import (
 )
 from pullback.tensor.face.boundary import bounded as _bounded
 from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 from pullback.tensor.library.ops import matmul, matrix_transpose, tensordot, vecdot
 
 __all__ = [
@@ -52,6 +53,11 @@ __all__ = [
     "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
     "vector_norm",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise _unknown("pullback.linalg", name, __all__)
+
 
 __dir__ = _shown(__all__)
 _bounded(globals(), __all__)

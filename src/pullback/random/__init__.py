@@ -13,9 +13,12 @@ from pullback.random.smooth import (
     laplace,
     log_normal,
     logistic,
+    multivariate_normal,
+    rademacher,
     truncated_normal,
     weibull,
 )
+from pullback.tensor.face.dialect import unknown as _unknown
 from pullback.tensor.library.random import (
     bernoulli,
     fold_in,
@@ -33,9 +36,14 @@ from pullback.tensor.library.random import (
 __all__ = [
     "bernoulli", "beta", "binomial", "categorical", "cauchy", "chisquare", "choice", "dirichlet",
     "exponential", "fold_in", "gamma", "geometric", "get_state", "gumbel", "integers", "key",
-    "laplace", "log_normal", "logistic", "manual_seed", "multinomial", "normal", "permutation",
-    "poisson", "set_state", "split", "student_t", "truncated_normal", "uniform", "weibull",
+    "laplace", "log_normal", "logistic", "manual_seed", "multinomial", "multivariate_normal",
+    "normal", "permutation", "poisson", "rademacher", "set_state", "split", "student_t",
+    "truncated_normal", "uniform", "weibull",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise _unknown("pullback.random", name, __all__)
 
 
 def __dir__() -> list[str]:

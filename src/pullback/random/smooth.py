@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pullback.errors import ShapeError
+from pullback.ir import dtype as D
+from pullback.linalg import cholesky
 from pullback.random.draws import (
     finished,
     parameters,
     unit_exponential,
 )
 from pullback.special.normal import ndtr, ndtri
-from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor, shape_of
 from pullback.tensor.library import maths as M
 from pullback.tensor.library import ops as O
+from pullback.tensor.library import random as R
+from pullback.tensor.library.scalars import value_tensor
 from pullback.tensor.shaped import shaped
+from pullback.tensor.values import elementwise as W
 
 
 @shaped("rate[*shape?] -> [*shape]", where="rate > 0")
@@ -195,3 +201,52 @@ def truncated_normal(
     unit = ndtri(a + u * (b - a))
     value = middle + wide * O.where(turned, -unit, unit)
     return finished(O.clip(value, below, above), kind)
+
+
+@shaped("mean[*b, n], cov[*b, n, n]")
+def multivariate_normal(
+    mean: Any,
+    cov: Any,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``mean + L z``, z normal, ``L L^T = cov``; gradients reach both.
+
+    `shape`: how many vectors are drawn, ``()`` of one mean; they are a last axis of the result.
+
+    Raises: ShapeError for means and covariances of more axes; SingularError where `cov` is not
+        positive definite.
+
+    Example:
+        >>> pb.random.multivariate_normal(pb.zeros(2), pb.tensor([[4.0, 2.0], [2.0, 5.0]]), 3).shape
+        (3, 2)
+    """
+    middle, spread = value_tensor(mean), value_tensor(cov)
+    common = W.broadcast_shapes([middle.shape[:-1], spread.shape[:-2]])
+    extents = common if shape is None else shape_of(shape)
+    if W.broadcast_shapes([common, extents]) != tuple(extents):
+        told = f"parameters of {W.show(common)} for vectors of {W.show(extents)}"
+        raise ShapeError(told, code="E175")
+    kind = D.dtype(dtype)
+    work = D.float64 if kind == D.float64 else D.float32
+    drawn = R.normal((*extents, middle.shape[-1]), dtype=work, key=key, device=device)
+    lower = cholesky(O.astype(spread, work))
+    moved = O.sum(lower * O.expand_dims(drawn, -2), axis=-1)
+    return finished(O.astype(middle, work) + moved, kind)
+
+
+@shaped("-> [*shape]")
+def rademacher(
+    shape: Any = (), *, dtype: Any = "float32", key: Tensor | None = None, device: Any = None
+) -> Tensor:
+    """1 or -1, each as often as the other.
+
+    Example:
+        >>> pb.random.rademacher((2, 3)).shape
+        (2, 3)
+    """
+    heads = R.bernoulli(0.5, shape, key=key, device=device)
+    return finished(O.where(heads, 1.0, -1.0), D.dtype(dtype))

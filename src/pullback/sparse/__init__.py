@@ -9,8 +9,14 @@ from __future__ import annotations
 from pullback.sparse.products import coo_matmul, csr_matmul, csr_rows, csr_transposed_matmul
 from pullback.tensor.face.boundary import bounded as _bounded
 from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = ["coo_matmul", "csr_matmul", "csr_rows", "csr_transposed_matmul"]
+
+
+def __getattr__(name: str) -> object:
+    raise _unknown("pullback.sparse", name, __all__)
+
 
 __dir__ = _shown(__all__)
 _bounded(globals(), __all__)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from inspect import signature
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
 from pullback.errors import DialectError
@@ -13,6 +14,7 @@ from pullback.errors import DialectError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+NOWHERE: Mapping[str, str] = MappingProxyType({})
 KEYWORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "unbiased": "correction"}
 KEYWORDS |= {"axis": "dim", "keepdims": "keepdim"}
 NAMES = {
@@ -93,6 +95,9 @@ NAMES = {
     "imag": "array_api.imag",
     "conj": "array_api.conj",
     "identity": "eye",
+    "inverse": "linalg.inv",
+    "logdet": "linalg.slogdet",
+    "lognormal": "random.log_normal",
     "degrees": "rad2deg",
     "radians": "deg2rad",
     "rint": "round",
@@ -136,10 +141,12 @@ def public(kind: type, internal: Collection[str]) -> list[str]:
     return sorted(n for n in names if n not in internal)
 
 
-def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """The error for an attribute that does not exist."""
+def unknown(
+    owner: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str] = NOWHERE
+) -> AttributeError:
+    """The error for an attribute that does not exist; `elsewhere`: where other rooms have it."""
     # names of protocols are asked for in vain by NumPy, for every array: no time is spent on them
-    meant = None if name.startswith("__") else suggestion(name, known)
+    meant = None if name.startswith("__") else elsewhere.get(name) or suggestion(name, known)
     if meant is None:
         return AttributeError(f"{owner} has no attribute {name!r}")
     return DialectError(f"{owner} has no {name!r}: did you mean {meant!r}?", code="E109")

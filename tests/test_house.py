@@ -45,6 +45,7 @@ LEVELS = [
         "bridge",
         "array_api",
         "distributed",
+        "tree",
     },
     {"torch", "triton"},
     {"conformance", "gguf", "models", "onnx", "operations", "winograd"},

@@ -40,6 +40,7 @@ MODULES = [
     "pullback.quantised",
     "pullback.optim.schedules",
     "pullback.special",
+    "pullback.tree",
     "pullback.random",
     "pullback.rules",
     "pullback.sparse",
@@ -63,6 +64,7 @@ LAZY = {
     "sparse",
     "torch",
     "jax",
+    "tree",
     "triton",
     "winograd",
 }  # of `pb`

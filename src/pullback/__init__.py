@@ -354,6 +354,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import sparse as sparse
     from pullback import special as special
     from pullback import torch as torch
+    from pullback import tree as tree
     from pullback import triton as triton
     from pullback import winograd as winograd
     from pullback.bridge import jax as jax
@@ -446,6 +447,7 @@ _LAZY = (
     "rules",
     "sparse",
     "special",
+    "tree",
     "winograd",
 )  # built of what is here
 _EXTRAS = {

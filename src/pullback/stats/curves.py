@@ -52,7 +52,7 @@ def interp(
     """The line between the two samples ``(xp, fp)`` around each x; `xp` rises.
 
     Below the first sample it is `left` (``fp[0]``), above the last `right` (``fp[-1]``). With a
-    `period` samples go on around it, in any order.
+    `period` samples, in any order, go on around it, and nothing is left or right of them.
 
     Raises: ShapeError for no samples.
 

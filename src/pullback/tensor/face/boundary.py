@@ -61,7 +61,7 @@ def _edged(function: Callable[P, R]) -> Callable[P, R]:
             told = _explained(problem, function, args, kwargs)
             if told is None:
                 raise
-            raise DTypeError(told, code="E361") from problem
+            raise DTypeError(told, help=_called(function), code="E361") from problem
 
     return call
 
@@ -84,6 +84,14 @@ def _explained(
             wanted = "a tensor or a number" if wanted in ("", "Any") else wanted
             return f"{name} of {function.__name__} is {_shown(value)}, where {wanted} is wanted"
     return None
+
+
+def _called(function: Any) -> str:
+    """How a function is called: ``it is diff(x, *, axis=-1, n=1, prepend=None, append=None)``."""
+    known = signature(function)
+    plain = [p.replace(annotation=Parameter.empty) for p in known.parameters.values()]
+    short = known.replace(parameters=plain, return_annotation=Signature.empty)
+    return f"it is {function.__name__}{short}"
 
 
 def _listed(given: dict[str, Any], known: Signature) -> Iterable[tuple[str, Any]]:

@@ -43,6 +43,11 @@ def exp(b: Builder, x: Val) -> Val:
     shifted = f.fma(bounded, LOG2E, ROUND32)
     n = f.sub(shifted, ROUND32)
     p = _exp_tail(f, bounded, n)
+    return _scaled(f, p, n, shifted)
+
+
+def _scaled(f: Floats, p: Val, n: Val, shifted: Val) -> Val:
+    """``p * 2**n``, ``shifted = n + ROUND32``; subnormals and infinity are right."""
     if f.powers:
         return f.scalef(p, n)
     return f.scale(p, f.whole("sub", f.bits(shifted), ROUND32_BITS))
@@ -74,9 +79,7 @@ def exp2(b: Builder, x: Val) -> Val:
     n = f.sub(shifted, ROUND32)
     r = f.sub(bounded, n)
     p = f.fma(r, f.poly(r, EXP2_32), 1.0)
-    if f.powers:
-        return f.scalef(p, n)
-    return f.scale(p, f.whole("sub", f.bits(shifted), ROUND32_BITS))
+    return _scaled(f, p, n, shifted)
 
 
 def log(b: Builder, x: Val) -> Val:

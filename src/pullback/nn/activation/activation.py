@@ -13,10 +13,9 @@ from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Tensor, check_device, tensor_apply
 from pullback.tensor.library import maths as M
 from pullback.tensor.library import random
-from pullback.tensor.library.creation import arange
-from pullback.tensor.library.ops import argmax, astype, reshape, stop_gradient, where
+from pullback.tensor.library.ops import argmax, stop_gradient, where
 from pullback.tensor.shaped import shaped
-from pullback.tensor.values import reduction
+from pullback.tensor.values import indexing, reduction
 from pullback.tensor.values import views as V
 from pullback.tensor.values.precise import in_float32
 
@@ -410,10 +409,8 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: in
     soft = softmax((logits + noise) / tau, axis)
     if not hard:
         return soft
-    extent = soft.shape[axis] if soft.shape else 1
-    where_largest = argmax(soft, axis=axis, keepdims=True)
-    places = reshape(arange(extent), [-1, *[1] * (len(soft.shape) - 1 - axis)])
-    chosen = astype(M.equal(where_largest, places), soft.dtype)
+    largest = argmax(soft, axis=axis).value
+    chosen = Tensor(indexing.one_hot(largest, soft.shape[axis], soft.dtype, axis))
     passed: Tensor = chosen - stop_gradient(soft) + soft
     return passed
 

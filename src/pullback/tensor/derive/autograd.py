@@ -65,7 +65,12 @@ def grad(
     """
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), Answer(has_aux=has_aux))
-    _of_a_function(has_aux)
+    if has_aux:
+        raise GradientError(
+            "has_aux: a tensor comes with nothing else",
+            help="pb.grad(f, has_aux=True)(x), of a function that returns (value, more)",
+            code="E219",
+        )
     if not isinstance(target, Tensor):
         raise GradientError(f"a {type(target).__name__} has no gradient")
     if isinstance(wrt, Handle):
@@ -122,8 +127,7 @@ def value_and_grad(
     """
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), Answer(with_value=True, has_aux=has_aux))
-    _of_a_function(has_aux)
-    return target, grad(target, wrt, head=head)
+    return target, grad(target, wrt, head=head, has_aux=has_aux)
 
 
 def _gradients(target: Handle, wrt: Sequence[Handle], head: Tensor | None = None) -> list[Tensor]:
@@ -205,16 +209,6 @@ class Answer:
         if self.with_value:
             return first, slope
         return (slope, aux) if self.has_aux else slope
-
-
-def _of_a_function(has_aux: bool) -> None:
-    """Raises: GradientError where a tensor's gradient is asked for what only functions return."""
-    if has_aux:
-        raise GradientError(
-            "has_aux: a tensor comes with nothing else",
-            help="pb.grad(f, has_aux=True)(x), of a function that returns (value, more)",
-            code="E219",
-        )
 
 
 def parted(result: Any, has_aux: bool) -> tuple[Any, Any]:

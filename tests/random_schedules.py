@@ -55,9 +55,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "right": tuple(Right),
     "level": (0, 1, 2),
     "ahead": (False, True),
+    "turned": (False, True),
     "pitch": (None, 64, 80, 144),
     "unroll": (1, 2, 3, 4, 8),
     "long": (1, 2, 4),
+    "abreast": (1, 2, 3, 4),
     "block": (8, 16, 64),
 }
 

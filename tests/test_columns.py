@@ -50,7 +50,7 @@ def test_weights_that_a_kernel_widens_are_packed_each_time() -> None:
 
 def test_columns_have_the_price_of_all_of_them() -> None:
     """18 channels by 5x5 of 379 x 6 x 6, seven pictures: 3.9 ms by places, 2.1 by all channels of
-    half the places, one Zen 3 core; by the tiles that each has without a price 2.2 and 2.6.
+    half the places, one Zen 3 core; since panels of few rows ask for no edge 1.7 by pictures.
     """
     convolve = partial(model.F.conv2d, padding=2)
     two = with_numbers(chosen("zen3"), "launch", processors=2)
@@ -58,7 +58,10 @@ def test_columns_have_the_price_of_all_of_them() -> None:
     given = model.both(convolve, ((7, 18, 6, 6), (379, 18, 5, 5)))
     every = model.kernels(Random(0), lambda _: given, zen3)
     (one,) = (k for k in every if k.stages[-1].shape == (7, 18, 6, 6) and products(k.stages[-1]))
-    assert columns(one, zen3) == (("column.0", 1),)
+    ways_ = [(("column.0", column),) for column in range(4)]
+    prices = {way: price(one, scheduled(one, zen3, way), zen3).ns for way in ways_}
+    given = price(one, scheduled(one, zen3, columns(one, zen3)), zen3).ns
+    assert given <= 1.1 * min(prices.values()), prices
 
 
 @pytest.mark.slow

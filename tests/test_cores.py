@@ -12,8 +12,11 @@ import pytest
 import pullback as pb
 from pullback.backends.host.processor import host_target, named_target
 from pullback.backends.nests.cores import for_cores
+from pullback.config import Options
 from pullback.ir.graph import Accumulate
 from pullback.machine.machine import chosen, with_numbers
+from pullback.schedule.choose import choose
+from pullback.schedule.cost import longest
 
 F = pb.nn.functional
 CORES = 64
@@ -165,3 +168,22 @@ def test_each_visit_of_a_part_of_a_row_waits() -> None:
     (kernel,) = (k for k in kernels if any(isinstance(s.form, Accumulate) for s in k.stages))
     target = named_target("x86-64-v3").on(chosen("zen3"))
     assert dict(for_cores(kernel, target, ()))["tasks"] == 1
+
+
+def test_few_pictures_of_few_channels_are_few_tasks() -> None:
+    """Eight tasks would have two channels each, an eighth of their lanes; two have all fourteen."""
+
+    def by_data(w: Any, h: Any, x: Any) -> Any:
+        return pb.vjp(lambda v: F.conv2d(v, w, stride=2, padding=1), x)[1](h)
+
+    program = pb.jit(by_data, options=Options(cache=None))
+    program(normal(405, 14, 3, 3), normal(2, 405, 17, 17), normal(2, 14, 33, 33))
+    target = named_target("x86-64-v4").on(with_numbers(chosen("zen4"), "launch", processors=2))
+    schedule = choose(program.program.kernels[-1], target)
+    assert schedule.tasks == 2 and 14 in schedule.tile, schedule.tile
+
+
+def test_the_thread_with_the_most_tiles() -> None:
+    assert longest(7, 4, 2) == 4 / 7  # tasks of 1, 2, 2, 2 tiles by turns
+    assert longest(14, 14, 8) == 2 / 14
+    assert longest(3, 8, 1) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -222,7 +223,7 @@ def test_rows_beyond_a_transpose_are_not_addressed() -> None:
     text = emit_routine(routine([target, source], [made], [rows, columns]), HOST)
     helper = text[text.index("define internal void @transpose4") :]
     chosen = set(re.findall(r"(%\S+) = select i1 %\S+, ptr", helper))
-    places = re.findall(r"@llvm\.masked\.(?:load|store).*ptr (%[^,]+),", helper)
+    places = re.findall(r"@llvm\.masked\.(?:load|store).*ptr align \d+ (%[^,]+),", helper)
     assert len(places) == 2 * HOST.lanes(4)
     assert len(chosen.intersection(places)) == len(places) - 2
 
@@ -231,7 +232,7 @@ def test_rows_beyond_a_transpose_are_not_addressed() -> None:
 @pytest.mark.parametrize("less", [0, 1])
 def test_only_whole_blocks_are_transposed_without_masks(kind: DType, less: int) -> None:
     n = HOST.lanes(kind.itemsize)
-    rows, columns = 2 * n - less, 3 * n
+    rows, columns = 2 * n - less, 5 * n
     source, target = Array("s", kind, rows * (columns + 1)), Array("t", kind, columns * (rows + 2))
     sizes = index(rows), index(columns)
     made = routine(
@@ -245,6 +246,28 @@ def test_only_whole_blocks_are_transposed_without_masks(kind: DType, less: int) 
     wanted = np.full((columns, rows + 2), -1, kind.numpy)
     wanted[:, :rows] = given.reshape(rows, columns + 1)[:, :columns].T
     np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("kind", [float32, int64], ids=str)
+def test_few_squares_are_written_out_for_their_size(kind: DType, target: Target) -> None:
+    """Between fences, in every number of rows and columns of two squares by two."""
+    n = target.lanes(kind.itemsize)
+    for rows, columns in product({1, 2, 3, n - 1, n, n + 1, 2 * n - 1}, {1, n - 1, n, 2 * n - 3}):
+        source, target_ = Array("s", kind, rows * columns), Array("t", kind, rows * columns)
+        sizes = index(rows), index(columns)
+        copy = Transpose(target_, index(0), rows, source, index(0), columns, *sizes)
+        made = routine([target_, source], [copy])
+        given = Fenced(np.arange(source.size, dtype=kind.numpy))
+        got = Fenced(np.full(source.size, -1, kind.numpy))
+        load([made], target)[0]([got.array, given.array])
+        want = given.array.reshape(rows, columns).T
+        np.testing.assert_array_equal(got.array.reshape(want.shape), want, f"{rows} x {columns}")
+        text = emit_routine(made, target)
+        if rows % n or columns % n:
+            assert not re.search(r"icmp|br i1", text[text.index("internal void @transpose") :]), (
+                text
+            )
 
 
 def lookup(count: int, build: Any) -> Routine:

@@ -99,10 +99,30 @@ def test_reversed(kind: DType) -> None:
 
 
 @pytest.mark.sampled(4)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_strided(kind: DType, stride: int) -> None:
-    fenced_run(lambda v, n: E.Mul(v, index(stride)), kind, HOST, stride)
+def test_strided(kind: DType, stride: int, target: Target) -> None:
+    fenced_run(lambda v, n: E.Mul(v, index(stride)), kind, target, stride)
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+def test_the_last_lanes_of_a_stride_are_picked_too(stride: int) -> None:
+    """Out of vectors under a mask, as the others are out of whole ones: no gather."""
+    x, y = Array("x", float32, 70 * stride), Array("y", float32, 70)
+    store = Store(y, V, doubled(Load(x, E.Mul(V, index(stride)))))
+    for length, sizes in ((SIZE, [SIZE]), (70, [])):
+        text = emit_routine(routine([x, y], [vector(V, length, store)], sizes), AVX2)
+        assert "gather" not in text
+        assert text.count("masked.load") >= stride
+
+
+def test_the_stack_begins_with_a_whole_vector() -> None:
+    """Vectors that wait there would cross lines where a call leaves 16 bytes of one."""
+    x, y = Array("x", float32, 70), Array("y", float32, 70)
+    text = emit_routine(routine([x, y], [vector(V, 70, Store(y, V, Load(x, V)))]), AVX2)
+    (head,) = (line for line in text.splitlines() if "@body(" in line)
+    assert '"stackrealign"' in head
 
 
 @pytest.mark.sampled(6)

@@ -286,7 +286,7 @@ def test_all_channels_share_a_row_of_places() -> None:
     x, w = (2, 3, 230, 230), (64, 3, 7, 7)
     one = drawn(lambda x, w: pb.nn.functional.conv2d(x, w, stride=2), x, w)
     made = scheduled(one, ZEN3, operands(one, ZEN3, (("column.0", 1),)))
-    assert made.tile == (1, 64, 1, 112)
+    assert made.tile[1::2] == (64, 112)
 
 
 def test_blocks_of_all_channels_of_a_picture() -> None:

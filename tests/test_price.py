@@ -236,10 +236,13 @@ def panel(rows: int, columns: int) -> float:
 
 
 def test_a_block_at_an_edge_costs_a_whole_one_masked() -> None:
-    """20 x 3 elements of stride 2: 34 ns, a whole block of 16 x 16 8.3, one Zen 5 core."""
+    """90 x 3 elements of stride 2: 34 ns for 20, a whole block of 16 x 16 8.3, one Zen 5 core. Of
+    few squares the size is known.
+    """
     masked = TARGET.profile.rate("unit", "pack_masked") / TARGET.profile.rate("unit", "pack")
     assert panel(32, 16) == pytest.approx(512, rel=0.02)
-    assert panel(20, 3) == pytest.approx(512 * masked, rel=0.02)
+    assert panel(20, 3) == pytest.approx(512, rel=0.02)
+    assert panel(90, 3) == pytest.approx(6 * 256 * masked, rel=0.02)
     assert panel(64, 20) == pytest.approx(64 * 16 * (1 + masked), rel=0.02)
 
 
@@ -270,7 +273,9 @@ def test_lines_that_share_places_of_a_cache() -> None:
 
 
 def test_results_that_share_places_are_fetched_again() -> None:
-    """51 channels of 32 x 32 in lanes, 4 KB apart: 505 us; a row of a picture in lanes 63."""
+    """51 channels of 32 x 32 in lanes, 4 KB apart: 505 us, before they went there by squares; a row
+    of a picture in lanes 63.
+    """
     convolve = partial(model.F.conv2d, stride=1, padding=1)
     (kernel,) = (
         k for k in kernels(convolve, (2, 8, 32, 32), (51, 8, 3, 3)) if len(k.stages[-1].shape) == 4
@@ -281,7 +286,7 @@ def test_results_that_share_places_are_fetched_again() -> None:
         for column in (1, 3)
     )
     near = dict(one.memories)["L2"]
-    assert near > 20 * dict(other.memories)["L2"]
+    assert near > 10 * dict(other.memories)["L2"]
     assert one.ns > 1.5 * other.ns
 
 

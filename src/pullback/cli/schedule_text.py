@@ -30,7 +30,7 @@ from pullback.schedule.text import SAID
 
 FIELDS = {said: name for name, said in SAID.items()}
 SIDES = {f"{kind.__name__.lower()} {way.value}": way for kind in (Left, Right) for way in kind}
-FLAGS = ("scattered", "ahead", "through")
+FLAGS = ("scattered", "ahead", "through", "turned")
 PLACES = {place.value: place for place in Place}
 WAYS = {way.value: way for way in Way}
 

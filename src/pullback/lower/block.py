@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pullback.algebra.linear import Linear, divide, linear
@@ -36,6 +36,7 @@ from pullback.lower.depth import Depth
 from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.hoist import hoisted
 from pullback.lower.operands import LINE, Contraction, Panels, scaled, stores
+from pullback.lower.turned import Turned
 from pullback.schedule.schedule import TileLoops
 
 
@@ -56,6 +57,7 @@ class Block:
     near: Array | None = None
     less: Array | None = None
     depth: Depth | None = None
+    turned: Turned | None = None
 
     def tile(
         self,
@@ -96,7 +98,7 @@ class Block:
             add = Combine(sums, place, SUM, E.Mul(Peek(one, ()), Peek(line, (j,))))
             fill = lanes(Set(line, (j,), b), *self._ahead(base, j))
             step = [Declare(line, zero), fill, unrolled(i, rows, Declare(one, a), lanes(add))]
-        stores = self._joined(sums, (i, j), at, each)
+        stores = self._joined(sums, (i, j), at, each, wide)
         terms = prob.terms(spans, step)
         elements = rows * (wide or [context.lanes(kind.itemsize)])[0]
         exact = elements <= self.loops.exact and self.depth is None and prob.word is None
@@ -147,23 +149,27 @@ class Block:
     def _joined(
         self,
         sums: Register,
-        place: tuple[Expr, Expr],
+        place: tuple[Var, Var],
         at: Values,
         each: Callable[..., Stmt],
+        wide: Sequence[int],
     ) -> Stmts:
         """The stores of a tile, with what blocks of k before have left."""
         depth = self.depth
         element = place[: len(sums.shape)]
-        finish = each(*self._store(place, at, Peek(sums, element)))
+        made, copies = self._store(place, at, Peek(sums, element)), Stmts()
+        if self.turned is not None and wide:
+            made, copies = self.turned.stores(made, *place, sums.shape[0], index(wide[0]))
+        finish = [each(*made), *copies]
         if depth is None or self.prob.stage.partial:
-            return [finish]
+            return finish
         wait = moved(depth.place, at)
         more = each(Combine(sums, element, SUM, Load(depth.array, wait)))
         before = Guard(depth.later, (more,))
         if depth.home and self.prob.scale is None:
-            return [before, finish]
+            return [before, *finish]
         keep = each(Store(depth.array, wait, Peek(sums, element)))
-        return [before, Guard(depth.early, (keep,)), Guard(depth.last, (finish,))]
+        return [before, Guard(depth.early, (keep,)), Guard(depth.last, tuple(finish))]
 
     def _nearer(self, first: Linear, rows: int, base: Linear, width: int) -> Stmts:
         """Sums of blocks of k before come nearer while terms are added up."""
@@ -217,8 +223,11 @@ class Block:
         # Written out: a loop of two turns inside costs more than the maps (1024x512x128 with GELU:
         # 2.5 ms rolled, 1.4 ms written out).
         whole = rounded_up(self.loops.columns, self.context.lanes(prob.kind.itemsize))
+        copies = Stmts()
+        if self.turned is not None:
+            body, copies = self.turned.stores(body, i, j, rows, width)
         inner = hoisted(self.context, vector(lane, whole, body))
-        return nest([NestLoop((), i, index(rows), rows)], inner)
+        return [*nest([NestLoop((), i, index(rows), rows)], inner), *copies]
 
     def _sum(self, i: Var, j: Var, values: Values) -> Expr:
         """The contraction's value where the block just left it."""

@@ -2,7 +2,9 @@
 
 ``for r < 2: for k in 1 - r..2: f(r, k)  ->  for r in 0..1: f(0, 1); for r in 1..2: f(1, 0); ..``
 
-What turns once or twice is no loop then: its counting costs more than a step of a tile.
+What turns once or twice is no loop then: its counting costs more than a step of a tile. But where
+two turns read some of the same elements for the rows of a tile, side by side they are held from
+one to the next, in registers that the sums of the tile need.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pullback.algebra.linear import linear
 from pullback.config import Cap
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr, index
-from pullback.ir.nest import For, Guard, LoopKind, Stmt, Stmts
+from pullback.ir.nest import Declare, For, Guard, Load, LoopKind, Stmt, Stmts, Var
 from pullback.ir.node import walk
 from pullback.ir.statements import with_roots
 from pullback.lower.context import Nest
@@ -72,4 +74,24 @@ def _is_few(loop: For) -> bool:
     if loop.kind is not LoopKind.SEQ or LoopKind.SEQ in inner:
         return False
     turns = linear(loop.hi).minus(linear(loop.lo))
-    return turns.is_constant and 0 < turns.const <= MOST_TURNS
+    if not turns.is_constant or not 0 < turns.const <= MOST_TURNS:
+        return False
+    return turns.const == 1 or not any(_overlap(loop.var, s) for s in loop.body)
+
+
+def _overlap(turn: Var, rows: Stmt) -> bool:
+    """Whether a turn reads for one row what another turn reads for another row.
+
+    ``unroll i < 14: a = x[i + r]``: at r = 1 thirteen of what r = 0 reads.
+    """
+    if not isinstance(rows, For) or rows.kind is not LoopKind.UNROLL:
+        return False
+    count = linear(rows.hi).const
+    for stmt in rows.body:
+        if not isinstance(stmt, Declare) or not isinstance(stmt.init, Load):
+            continue
+        place = linear(stmt.init.offset)
+        step, shift = place.of(rows.var), place.of(turn)
+        if step and shift and shift % step == 0 and abs(shift) < abs(step) * count:
+            return True
+    return False

@@ -24,6 +24,7 @@ from pullback.ir.nest import (
     StoreCombine,
 )
 from pullback.ir.node import walk
+from pullback.lower.abreast import abreast
 from pullback.lower.blocked import blocked
 from pullback.lower.bounds import (
     Bounded,
@@ -288,7 +289,11 @@ def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> Stmts:
         body = part.body(_known(part, bounds, above))
         inner = guarded(above, {}, nest([b.loop for b in bounds], body.inside))
         inner = [*blocked(context, body.before, inner), *body.after]
-        return nest([*outs, *blocks], [vector(lane, _unroll(part, body), inner)])
+        row: Stmts = [vector(lane, _unroll(part, body), inner)]
+        if blocks or not outs:
+            return nest([*outs, *blocks], row)
+        *around, rows = outs
+        return nest(around, abreast(context, rows, part.loops.abreast, row))
     bounds = narrowed([*overs, *([] if lane is None else [lane])], region, {})
     body = part.body(_known(part, bounds, above))
     loops = [b.loop for b in bounds]

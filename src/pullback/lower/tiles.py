@@ -37,6 +37,7 @@ from pullback.lower.operands import (
     problem,
 )
 from pullback.lower.phases import phases, written_out
+from pullback.lower.turned import Turned
 from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.schedule import Left, Product, Right, TileLoops
 
@@ -59,6 +60,8 @@ def tiles(context: Context, product: Product, stages: list[Stage], loops: TileLo
     made = _Tiles(context, prob, column, loops)
     if prob.store is None:
         made.near = context.draft.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
+    if loops.turned:
+        made.turned = Turned(context, (loops.rows, loops.columns), {})
     return before + (made.in_words(product.word) if product.word > 1 else made.whole())
 
 

@@ -44,6 +44,7 @@ from pullback.lower.tiles import (
     left_loops,
     rows_of_tiles,
 )
+from pullback.lower.turned import across, pays
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
@@ -220,8 +221,10 @@ def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
     """Vectors in flight, as asked for or by what is computed; blocks of lanes."""
     sums = any(isinstance(s.form, Reduce) for s in stages)
     unroll, long = (SUMS_IN_FLIGHT, 2) if sums else (MAPS_IN_FLIGHT, 1)
-    asked = dict(step.asked).get("unroll")
-    return SweepLoops(asked or unroll, asked or long, SUMS_IN_FLIGHT * vector // 4)
+    given = dict(step.asked)
+    asked, abreast = given.get("unroll"), given.get("abreast", 1)
+    block = SUMS_IN_FLIGHT * vector // 4
+    return SweepLoops(asked or unroll, asked or long, block, abreast=abreast)
 
 
 def dot_loops(context: Context, prob: Contraction, target: Target) -> DotLoops:
@@ -307,7 +310,8 @@ def tile_loops(
         terms = (step.terms or block) * word
         return TileLoops(height, vectors * width, exact, terms, right=Right.BLOCKS)
     columns = min(vectors * width, column.most)
-    made = TileLoops(height, columns, exact)
+    squares = _across(prob) and pays(target, height, columns, width)
+    made = TileLoops(height, columns, exact, turned=squares)
     # Up to two rows and panels use an element too seldom to keep what is no function of its own.
     few = rows <= 2 and column.most <= 2 * columns
     dear = any(isinstance(node, FUNCTIONS) for node in walk(prob.left.value))
@@ -330,6 +334,14 @@ def tile_loops(
     if panel > target.l2 and not prob.work and not prob.needed:
         return _deep(context, prob, step, replace(made, terms=block), target)
     return replace(made, right=Right.ONE)
+
+
+def _across(prob: Contraction) -> bool:
+    """Whether rows of a result are neighbours in memory and columns are not."""
+    if prob.row is None or prob.column is None:
+        return False
+    row, column = prob.row.var, prob.column.var
+    return any(s is not None and across(s, row, column) for s in (prob.store, *prob.tail.stores))
 
 
 def _asked(

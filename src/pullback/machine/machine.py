@@ -50,7 +50,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
         # A full vector of each type.
         "float32": "div sqrt exp log sin",
         "float64": "div sqrt exp log sin",
-        "launch": "launch fork task tasks partial_tasks processors threads",
+        "launch": "launch fork task tasks partial_tasks gain processors threads",
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
         "whole": "product_flops work near cache memory parallel exp log sin root divide plain"
         " scalar multiply_add cache_sweep memory_sweep parallel_sweep task step pack first_level"

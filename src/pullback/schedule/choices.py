@@ -20,6 +20,7 @@
 `ahead.N`        1: the next block of the right operand is fetched meanwhile
 `lanes.N`        the axis in lanes of the sweep that stage N begins; -1: none
 `unroll.N`       vectors in flight of it
+`abreast.N`      rows of its sums that run side by side
 `order`          the loops over tiles: the n-th of all orders, as `permutations` counts
 `place.N`        0: stage N lives in scratch where a variable that is written later could hold it
 ===============
@@ -39,6 +40,7 @@ from pullback.config import Cap, Caps, Ints
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, takes, upper
+from pullback.ir.graph import Reduce
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.schedule.contraction import products, recognise
@@ -58,11 +60,19 @@ TERMS: Caps = (128, 256, 512, 1024, 2048)
 DOTS: Caps = (0, 4, 8, 16, 32)
 ROWS: Caps = (1, 2, 3, 4, 6, 8, 10, 12, 14)
 UNROLLS: Caps = (1, 2, 4, 8)
+ABREAST: Caps = (1, 2, 4)
 WIDEST: Cap = 1 << 20
 MOST_ORDERED: Cap = 4  # outer axes whose orders are tried
 
 OPERANDS = ("left", "right", "scattered", "ahead")
-INNER = ("rows", "vectors", "packed", "unroll", *OPERANDS)  # of how innermost loops are written
+INNER = (
+    "rows",
+    "vectors",
+    "packed",
+    "unroll",
+    "abreast",
+    *OPERANDS,
+)  # of how innermost loops are written
 
 
 def choices_of(given: Numbers) -> Choices:
@@ -155,7 +165,10 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Numbers) -> Opti
     stage = kernel.stages[step.lead]
     if step.way is Way.SWEEP:
         wide = tuple(n for n, extent in enumerate(stage.extents) if upper(extent) > 1)
-        return {"lanes": (-1, *wide), "unroll": UNROLLS} if wide else {}
+        sums = step.vector is not None and isinstance(stage.form, Reduce)
+        beside = sums and step.vector not in stage.over
+        rows = {"abreast": ABREAST} if beside else {}
+        return {"lanes": (-1, *wide), "unroll": UNROLLS, **rows} if wide else {}
     if step.product is None or step.way is Way.DOTS:
         return {}
     all_terms = prod(upper(stage.extents[a]) for a in stage.over)

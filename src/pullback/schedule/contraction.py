@@ -135,7 +135,7 @@ def _below(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def least_ns(stage: Stage, product: Product, target: Target) -> float:
     """Nanoseconds of a product at the least: its multiply-adds in lanes, the last vector filled up,
-    each panel packed once, results scattered.
+    each panel packed once, results scattered, or turned around in squares.
     """
     extents = [upper(e) for e in stage.extents]
     lanes = target.lanes(stage.body.dtype.itemsize)
@@ -145,7 +145,8 @@ def least_ns(stage: Stage, product: Product, target: Target) -> float:
         across = extents[stage.over[-1]]
     else:
         more = _packed(stage, product) * unit["pack"]
-        more += prod(extents[: len(stage.shape)]) * unit["scatter"] * (_apart(stage, product) > 1)
+        each = min(unit["scatter"], unit["pack"] + unit["store"] / lanes)
+        more += prod(extents[: len(stage.shape)]) * each * (_apart(stage, product) > 1)
     vectors = prod(extents) / lanes * _whole(across, lanes) / product.word
     return vectors * unit["multiply_add"] + more
 

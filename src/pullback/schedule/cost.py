@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
 from itertools import accumulate
 
 from pullback.config import Ints, Pair
@@ -108,6 +109,18 @@ def _shared(target: Target) -> tuple[float, float]:
 
 def _power(wanted: int) -> int:
     return 1 << (max(1, wanted).bit_length() - 1)
+
+
+def longest(tiles: int, tasks: int, threads: int) -> float:
+    """The part of a launch that its busiest thread has: each takes the next task when it is done.
+
+    ``7 tiles in 4 tasks (1, 2, 2, 2), 2 threads  ->  4 / 7``
+    """
+    tasks = min(tiles, tasks)
+    busy = [0] * min(threads, tasks)
+    for task in range(tasks):
+        heapreplace(busy, busy[0] + (task + 1) * tiles // tasks - task * tiles // tasks)
+    return max(busy) / tiles
 
 
 def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> Ints:

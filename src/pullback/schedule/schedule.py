@@ -85,7 +85,7 @@ class TileLoops:
     `terms`: products of a block of k; None: k is one block. `scattered`: `left` is copied into
     panels, too. `level`: right panels are packed inside of so many outer loops. `ahead`: the next
     block of `right` is fetched meanwhile. `exact`: tiles of up to so many sums add up long ones in
-    blocks, elements.
+    blocks, elements. `turned`: what rows have side by side in memory goes there by squares.
     """
 
     rows: int
@@ -97,6 +97,7 @@ class TileLoops:
     right: Right = Right.IN_PLACE
     level: int = 0
     ahead: bool = False
+    turned: bool = False
 
 
 @frozen
@@ -115,7 +116,8 @@ class DotLoops:
 
 @frozen
 class SweepLoops:
-    """The loops in lanes of a sweep: `unroll` vectors in flight, `long` where the body is long.
+    """The loops in lanes of a sweep: `unroll` vectors in flight, `long` where the body is long, of
+    `abreast` rows, where a loop around lanes is around sums.
 
     `block`: lanes whose sums have bounds of their own are cut into blocks of at most so many
     elements. `through`: sums take the zeros around what they read with them, in loops of one
@@ -126,6 +128,7 @@ class SweepLoops:
     long: int
     block: int
     through: bool = False
+    abreast: int = 1
 
 
 Numbers = Mapping[str, int]  # what is chosen, by name

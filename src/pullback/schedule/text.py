@@ -31,6 +31,7 @@ SAID = {
     "long": "if long",
     "block": "blocks of",
     "through": "sums through zeros",
+    "abreast": "rows abreast",
     "pitch": "left in rows of",
     "exact": "exact to",
     "terms": "terms",
@@ -39,6 +40,7 @@ SAID = {
     "right": "right",
     "level": "packed in loops",
     "ahead": "fetched ahead",
+    "turned": "results in squares",
 }
 
 

@@ -181,7 +181,7 @@ def loops_fit(scene: Timetable) -> Fault:
     for step, stages, _ in scene.steps:
         loops, lead = step.loops, stages[step.lead]
         if isinstance(loops, SweepLoops):
-            counts = loops.unroll, loops.long
+            counts = loops.unroll, loops.long, loops.abreast
             if not all(1 <= n <= MOST_IN_FLIGHT for n in counts) or loops.block < 1:
                 return f"{lead.target}: {max(counts)} vectors in flight, blocks of {loops.block}"
         elif loops is not None:

@@ -108,9 +108,8 @@ class Function:
         self.block(body, frame)
         if self.memory.streamed & {s.array for s in statements(body) if isinstance(s, Store)}:
             self.b.fence_stores()
-        width = f'"prefer-vector-width"="{self.target.vector * 8}"'
         head = f"define void @{name}(ptr noalias %block, i64 %task, ptr noalias %scratch)"
-        text = f"{head} nounwind {width} {{\nentry:\n{self.b.body()}\n  ret void\n}}"
+        text = f"{head} {self.module.attributes} {{\nentry:\n{self.b.body()}\n  ret void\n}}"
         self.module.functions.append(text)
 
     def _prologue(self, scope: Scope, body: Sequence[Stmt]) -> None:

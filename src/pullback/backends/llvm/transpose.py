@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
-from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, mangled
+from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
+from pullback.backends.nests.analysis import PACKED, is_strip
+from pullback.config import Pair
 
 SIGNATURE = "ptr noalias %dst, i64 %drow, ptr noalias %src, i64 %srow, i64 %rows, i64 %cols"
 
@@ -17,14 +20,18 @@ def call(
 ) -> None:
     """Transpose with the helper for elements of `size` bytes."""
     n = b.module.target.lanes(size)
-    whole = size >= 4 and all(s.literal is not None and s.literal % n == 0 for s in sizes)
-    name = f"transpose{size}" + ("_whole" if whole else "")
+    known = tuple(int(s.literal) for s in sizes if s.literal is not None)
+    fixed = size >= PACKED and len(known) == 2
+    whole = fixed and not any(count % n for count in known)
+    strip = fixed and not whole and is_strip(known[0], known[1], n)
+    name = f"transpose{size}" + ("_whole" if whole else f"_{known[0]}x{known[1]}" if strip else "")
     if name not in b.module.helpers:
         b.module.helpers[name] = ""
-        body = _blocks(b.module, size, whole) if size >= 4 else _elements(b.module, size)
-        width = 8 * b.module.target.vector
-        attributes = f'noinline nounwind "prefer-vector-width"="{width}"'
-        head = f"define internal void @{name}({SIGNATURE}) {attributes}"
+        if strip:
+            body = _strip(b.module, size, known[0], known[1])
+        else:
+            body = _blocks(b.module, size, whole) if size >= PACKED else _elements(b.module, size)
+        head = f"define internal void @{name}({SIGNATURE}) noinline {b.module.attributes}"
         b.module.helpers[name] = f"{head} {{\nentry:\n{body}\n  ret void\n}}"
     target, source = pointers
     rows, columns = sizes
@@ -73,6 +80,37 @@ def _blocks(module: Module, size: int, whole: bool) -> str:
     return b.body()
 
 
+def _strip(module: Module, size: int, rows: int, columns: int) -> str:
+    """Few squares, at whose edges is known how many rows and columns there are."""
+    b = Builder(module)
+    n = module.target.lanes(size)
+    for first, start in product(range(0, rows, n), range(0, columns, n)):
+        _part(b, size, n, (first, min(n, rows - first)), (start, min(n, columns - start)))
+    return b.body()
+
+
+def _part(b: Builder, size: int, n: int, rows: Pair, columns: Pair) -> None:
+    """A square of fewer rows or columns: where they begin, and how many they are."""
+    kind, (r, height), (c, width) = f"i{8 * size}", rows, columns
+    place = b.binary("mul", const(r, "i64"), _argument("srow"))
+    row = b.offset(_argument("src", "ptr"), kind, b.binary("add", place, const(c, "i64")))
+    mask = prefix_mask(width, n)
+    lines = []
+    for _ in range(height):
+        whole = width == n
+        lines.append(b.load(row, kind, n, size) if whole else b.masked_load(row, kind, size, mask))
+        row = b.offset(row, kind, _argument("srow"))
+    lines += [b.splat(const(0, kind), n)] * (n - height)
+    place = b.binary("mul", const(c, "i64"), _argument("drow"))
+    row = b.offset(_argument("dst", "ptr"), kind, b.binary("add", place, const(r, "i64")))
+    for line in _transposed(b, lines)[:width]:
+        if 1 < height < n and b.module.target.masks:
+            b.masked_store("store", line, row, size, prefix_mask(height, n))
+        else:
+            b.store_first(line, height, row, False, size)
+        row = b.offset(row, kind, _argument("drow"))
+
+
 def _inside(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
     """A block that is whole but at an edge."""
     below = b.binary("sub", _argument("rows"), r)
@@ -97,20 +135,14 @@ def _block(b: Builder, kind: str, n: int, at: tuple[Val, Val], left: tuple[Val, 
     row_mask, column_mask = (_first(b, count, n) for count in left)
     place = b.binary("add", b.binary("mul", r, _argument("srow")), c)
     pointer = b.offset(_argument("src", "ptr"), kind, place)
-    wide = f"<{n} x {kind}>"
-    load = f"llvm.masked.load.{mangled(kind, n)}.p0"
-    b.declare(load, ["ptr", row_mask.type, wide], wide)
-    lines = []
-    for row, mask in _rows(b, kind, pointer, "srow", n, below, column_mask):
-        args = f"{row.typed}, {mask.typed}, {wide} zeroinitializer"
-        lines.append(b.value(f"call {wide} @{load}({args})", kind, n))
+    align = b.module.target.vector // n
+    rows = _rows(b, kind, pointer, "srow", n, below, column_mask)
+    lines = [b.masked_load(row, kind, align, mask) for row, mask in rows]
     place = b.binary("add", b.binary("mul", c, _argument("drow")), r)
     pointer = b.offset(_argument("dst", "ptr"), kind, place)
-    store = f"llvm.masked.store.{mangled(kind, n)}.p0"
-    b.declare(store, [wide, "ptr", row_mask.type], "void")
     places = _rows(b, kind, pointer, "drow", n, right, row_mask)
     for line, (row, mask) in zip(_transposed(b, lines), places, strict=True):
-        b.emit(f"call void @{store}({line.typed}, {row.typed}, {mask.typed})")
+        b.masked_store("store", line, row, align, mask)
 
 
 def _square(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import cast
 
 from pullback.algebra.affine import Affine, affine
 from pullback.algebra.bounds import Intervals
+from pullback.config import Cap
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Cast, Const, Expr, If
 from pullback.ir.nest import (
@@ -38,6 +40,13 @@ from pullback.ir.target import Target
 INT32 = (-(2**31), 2**31 - 1)
 Cell = Array | Register
 NOTHING: frozenset[Cell] = frozenset()
+PACKED = 4  # bytes of the elements whose panels are copied in squares; smaller ones one by one
+STRIP: Cap = 4  # squares of a panel that are written out for its size: each takes time to compile
+
+
+def is_strip(rows: int, columns: int, side: int) -> bool:
+    """Whether a panel has few squares of so many rows: none asks where the panel ends."""
+    return ceil(rows / side) * ceil(columns / side) <= STRIP
 
 
 class Facts:

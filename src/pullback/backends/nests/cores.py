@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from heapq import heapreplace
 from math import prod
 
 from pullback.backends.nests.price import price
@@ -21,13 +20,9 @@ from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import with_numbers
 from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.cost import longest
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.slots import tile_counts
-
-# Times as fast as with fewer tasks, before more of them go through all places. On one thread and
-# two, Zen 3, ms: 4096 places of 1024 columns 1.06 and 1.01 by one task, 2.1 and 1.3 by two; 20,000
-# places in 200 rows of 256 1.17 and 1.09 by one, 1.21 and 0.67 by two.
-WORTH = 1.2
 
 
 def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
@@ -57,7 +52,7 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
         way = scheduled(kernel, target, given)
         ns = price(kernel, way, target, ROUGH).ns
         times[given] = prod(on_threads(kernel, way, target, ns, n) for n in threads)
-    enough = min(times.values()) * (WORTH ** len(threads) if written else 1.0)
+    enough = min(times.values()) * (launch["gain"] ** len(threads) if written else 1.0)
     return next(given for given, time in times.items() if time <= enough)
 
 
@@ -84,8 +79,5 @@ def on_threads(
     tiles, tasks = prod(tile_counts(kernel, schedule.tile)), schedule.tasks
     sums = sum(elements(s.shape) * s.body.dtype.itemsize for s in kernel.stages if s.partial)
     joined = tasks * sums / machine.rate("whole", "near")
-    each = max(0.0, ns - joined) / tiles
-    busy = [0.0] * min(threads, tasks)
-    for task in range(tasks):
-        heapreplace(busy, busy[0] + each * ((task + 1) * tiles // tasks - task * tiles // tasks))
-    return max(busy) + joined + (machine.rate("launch", "fork") if len(busy) > 1 else 0.0)
+    own = max(0.0, ns - joined) * longest(tiles, tasks, threads)
+    return own + joined + (machine.rate("launch", "fork") if min(threads, tasks) > 1 else 0.0)

@@ -60,13 +60,12 @@ class Ports:
 class Lane:
     """A loop in lanes: what differs between them, how many they are, groups side by side.
 
-    `masked`: the share of groups under a mask; `stores`: instructions that store a group.
+    `stores`: instructions that store a group.
     """
 
     varying: Varying
     count: int
     groups: int
-    masked: float = 0.0
     stores: float = 1.0
 
 
@@ -227,10 +226,6 @@ class Reader:
             return
         stride, parts = self.stride(e.offset, lane), self.parts(e, lane)
         if stride is not None and abs(stride) <= PICKED:
-            many = abs(stride) > 1
-            alone = count * lane.masked * many
-            ports.load += alone * lane.count * self.unit("gather")
-            count -= alone
             across = 1 + self.crossing(e.array, e.offset) if stride else 1.0
             ports.load += count * parts * max(1, abs(stride)) * across * self.scaled("load")
             moves = max(0, abs(stride) - 1) + (stride < 0)

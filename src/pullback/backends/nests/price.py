@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, floor, prod
 
-from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
+from pullback.backends.nests.analysis import PACKED, Facts, LanePlan, Varying, is_strip, plan_lanes
 from pullback.backends.nests.ports import WINDOW, Lane, Place, Ports, Reader, peeked, stored_in
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.regions import Region, Spent, of_data
@@ -60,7 +60,6 @@ from pullback.lower.whole import whole
 from pullback.machine.machine import LINE, Memory
 from pullback.schedule.schedule import Schedule
 
-PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 # Exponent of `together` for instructions and what goes along the second-level cache: the processor
 # has it by the time. A product of 1024^3 whose panels do not stay in the first, ms: multiply-adds
 # 21.1, the second-level cache 19.8; measured 25.7 to 28.8, priced 40.0 by OVERLAP, 29.8 so. Read
@@ -274,12 +273,17 @@ class Walk:
         return 1 if word < PACKED else self.target.lanes(word)
 
     def turned(self, s: Transpose, rows: float, columns: float) -> float:
-        """Nanoseconds of the square blocks of a panel; those at its edges are masked."""
+        """Nanoseconds of the square blocks of a panel; those at its edges are masked, where it is
+        not known how much they have.
+        """
         side, word = self.side(s), s.source.dtype.itemsize * s.word
         if side == 1:
             return rows * columns * self.reader.unit("turn")
         whole = floor(rows / side) * floor(columns / side)
         edges = ceil(rows / side) * ceil(columns / side) - whole
+        counts = s.rows, s.columns
+        if all(isinstance(e, E.Const) for e in counts) and is_strip(int(rows), int(columns), side):
+            whole, edges = whole + edges, 0
         each = whole * self.reader.unit("pack") + edges * self.reader.unit("pack_masked")
         return each * side**2 * word / PACKED
 
@@ -344,7 +348,7 @@ class Walk:
         self.bind(s, lo, level, turns, int(block))
         masked = (turns % count > 0) / groups if short or tiled else 0.0
         last = stored_in(self.target, None if trip.terms else int(turns % count))
-        lane = Lane(varying, count, groups, masked, 1 + masked * (last - 1))
+        lane = Lane(varying, count, groups, 1 + masked * (last - 1))
         if short or tiled:
             before = region.ports.across
             region.ports.across = 0.0
@@ -365,7 +369,7 @@ class Walk:
             tail.ports.scalar += self.reader.unit("turn")
             at = len(self.regions)
             stores = 1 + (last - 1) / rest
-            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, 1.0, stores)))
+            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, stores)))
             for one in self.regions[at - 1 :] if whole else ():
                 one.accesses.clear()
                 one.ports.across = 0.0

@@ -44,7 +44,7 @@ from pullback.tensor.run.tune import SEARCHES, Bench
 VERSION = 1  # of files; raised where choices get another meaning
 
 # What is chosen for the lead of a loop in lanes, and for a contraction.
-OF_SWEEPS = ("lanes", "unroll")
+OF_SWEEPS = ("lanes", "unroll", "abreast")
 OF_PRODUCTS = ("column", "dots", "terms", "vectors", "rows", "packed", *OPERANDS)
 
 LONG_SUM = 4096  # terms from which register tiles add up in blocks, which depend on their size
@@ -136,7 +136,7 @@ class UserSchedule:
         for name, values in bare.free.items():
             if name.startswith("lanes"):
                 given[name] = -1
-            elif name.startswith("unroll"):
+            elif name.startswith(("unroll", "abreast")):
                 given[name] = min(values)
         extents = [upper(e) for e in self.kernel.outer]
         least = bare._with({**given, **_tile([1] * len(extents))}, "plain")

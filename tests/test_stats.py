@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from pullback.errors import PullbackError
 from pullback.stats.order import CHOSEN, PLOTTING
+from pullback.tensor.library import sorting
 
 Array = np.ndarray[Any, Any]
 torch = pytest.importorskip("torch")
@@ -288,3 +289,30 @@ def test_refused_by_code(name: str) -> None:
     with pytest.raises(PullbackError) as caught:
         call()
     assert caught.value.code == code
+
+
+def test_an_adjoint_of_a_quantile_goes_where_its_element_was() -> None:
+    """Of equal elements to the one that a stable sort puts there."""
+    x = np.array([[2.0, 1.0, 2.0, 2.0, np.inf, 2.0], [-0.0, 0.0, 3.0, 0.0, -1.0, -np.inf]])
+    ranks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    for number, rank in enumerate(ranks):
+        got = pb.grad(lambda v, q=rank: pb.sum(pb.quantile(v, q, axis=1)))(x)
+        want = np.zeros_like(x)
+        for row, order in enumerate(np.argsort(x, axis=1, kind="stable")):
+            want[row, order[number]] = 1.0
+        np.testing.assert_array_equal(np.asarray(got), want, f"at {rank}")
+
+
+def test_no_quantile_sorts_twice_for_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    hosted = sorting.by_host
+
+    def watched(*given: Any, places: bool) -> Any:
+        asked.append(places)
+        return hosted(*given, places=places)
+
+    monkeypatch.setattr(sorting, "by_host", watched)
+    x = np.random.default_rng(0).standard_normal(100_003).astype(np.float32)
+    slope = np.asarray(pb.jit(pb.grad(pb.median))(x))
+    assert asked and not any(asked), "places of all elements"
+    assert np.flatnonzero(slope).tolist() == [int(np.argsort(x)[50_001])]

@@ -65,14 +65,8 @@ WIDEST: Cap = 1 << 20
 MOST_ORDERED: Cap = 4  # outer axes whose orders are tried
 
 OPERANDS = ("left", "right", "scattered", "ahead")
-INNER = (
-    "rows",
-    "vectors",
-    "packed",
-    "unroll",
-    "abreast",
-    *OPERANDS,
-)  # of how innermost loops are written
+# Of how innermost loops are written.
+INNER = ("rows", "vectors", "packed", "unroll", "abreast", *OPERANDS)
 
 
 def choices_of(given: Numbers) -> Choices:

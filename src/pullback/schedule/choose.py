@@ -110,7 +110,6 @@ def _dealt(plan: _Plan, tasks: int) -> Tiling:
         ways.append(Tiling(choose_tile(plan.fit(fewer)), fewer))
     cores = int(plan.model.target.profile.rate("launch", "processors"))
     threads = [1 << n for n in range(cores.bit_length())]
-
     times = [prod(plan.ns(w) * longest(plan.tiles(w), w.tasks, n) for n in threads) for w in ways]
     enough = min(times) * plan.model.target.profile.rate("launch", "gain") ** len(threads)
     return next(w for w, time in zip(ways, times, strict=True) if time <= enough)

@@ -22,7 +22,7 @@ from pullback.tensor.library import maths as M
 from pullback.tensor.library import ops as O
 from pullback.tensor.library.scalars import value_tensor
 from pullback.tensor.library.shapes import select
-from pullback.tensor.library.sorting import order_of, sort
+from pullback.tensor.library.sorting import order_of, ranked_value, sort
 from pullback.tensor.record.trace import bind
 from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
@@ -121,12 +121,18 @@ def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: boo
     low = F.rint(place) if method == "nearest" else F.floor(place)
     high = F.ceil(place)
     low, high = (high, high) if method == "higher" else (low, high)
-    body = _at(ordered, lead, low, size)
+
+    def ranked(place: Expr) -> Expr:
+        return read(
+            ranked_value(rows.value, ordered, W.make("rank", shape, _rank(place, size))), *axes
+        )
+
+    body = ranked(low)
     if method in BETWEEN:
         part = E.subtract(place, low)
-        wide = (W.cast(body, work), W.cast(_at(ordered, lead, high, size), work))
-        body = W.cast(_between(*wide, part, method), kind)
-    nothing = E.Equal(count, F.like(0, count)) if skip else is_nan(_at(ordered, lead, None, size))
+        body = W.cast(_between(W.cast(body, work), W.cast(ranked(high), work), part, method), kind)
+    last = read(ordered, *lead, E.index(size - 1))
+    nothing = E.Equal(count, F.like(0, count)) if skip else is_nan(last)
     body = If(E.Or(outside, nothing), F.like(np.nan, body), body)
     values: Value = W.make("quantile", shape, body)
     if keepdims and over:
@@ -156,12 +162,9 @@ def _count(rows: Tensor) -> Value:
     return value_of(O.sum(O.astype(real, D.int64), axis=-1))
 
 
-def _at(ordered: Value, lead: Sequence[Expr], place: Expr | None, size: int) -> Expr:
-    """The sorted element at a place; None is the last."""
-    if place is None:
-        return read(ordered, *lead, E.index(size - 1))
-    at = E.minimum(E.maximum(Cast(place, D.int64), E.index(0)), E.index(size - 1))
-    return read(ordered, *lead, at)
+def _rank(place: Expr, size: int) -> Expr:
+    """A place among `size` sorted elements."""
+    return E.minimum(E.maximum(Cast(place, D.int64), E.index(0)), E.index(size - 1))
 
 
 @spelled

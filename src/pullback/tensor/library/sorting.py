@@ -27,6 +27,7 @@ from pullback.tensor.library.ordering import hosted as by_host
 from pullback.tensor.record.trace import bind, current, realize
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import indexing as X
+from pullback.tensor.values import reduction as R
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import axes_of, make
 
@@ -124,6 +125,71 @@ def _attach(x: Value, result: Definition, axis: int, descending: bool) -> None:
         return None
 
     result.rule = Rule("sort", (result,), (x,), pull, push, again)
+
+
+def ranked_value(x: Value, ordered: Value, ranks: Value) -> Value:
+    """``y[q.., i..] = ordered[i.., ranks[q.., i..]]``, of `x` sorted along its last axis.
+
+    Its adjoint goes to one element: of those that are equal, as many are in front of it as of the
+    equal ones in order. So `x` is not sorted again for where its elements came from.
+    """
+    wanted = len(ranks.shape) - (len(x.shape) - 1)
+    axes = axes_of(ranks.shape)
+    result = make("ranked", ranks.shape, read(ordered, *axes[wanted:], read(ranks, *axes)))
+    if x.dtype.is_float:
+        _attach_rank(x, result, ranks, wanted)
+    return result
+
+
+def _attach_rank(x: Value, result: Definition, ranks: Value, wanted: int) -> None:
+    """Give the derivative of elements in order, of `wanted` axes of ranks."""
+    shape = (*ranks.shape, x.shape[-1])
+
+    def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+        axes = [*axes_of(x.shape)]
+        over = [Axis(len(axes) + n, e) for n, e in enumerate(ranks.shape[:wanted])]
+        home = read(_home(x, result, ranks, wanted), *over, *axes)
+        head = read(heads[0], *over, *axes[:-1])
+        part = If(home, head, E.const(0, head.dtype))
+        return [
+            W.reduce("unranked", x.shape, ranks.shape[:wanted], part)
+            if over
+            else make("unranked", x.shape, part)
+        ]
+
+    def push(tangents: Sequence[Value]) -> Sequence[Value]:
+        axes = axes_of(ranks.shape)
+        each = Axis(len(axes), shape[-1])
+        tangent = read(tangents[0], *axes[wanted:], each)
+        home = read(_home(x, result, ranks, wanted), *axes, each)
+        return [
+            W.reduce(
+                "ranked", ranks.shape, shape[-1:], If(home, tangent, E.const(0, tangent.dtype))
+            )
+        ]
+
+    def again(here: Callable[[Value], Value]) -> Rule | None:
+        copy, given, places = here(result), here(x), here(ranks)
+        more = len(given.shape) - len(x.shape)
+        if isinstance(copy, Definition) and not more:
+            _attach_rank(given, copy, places, wanted)
+            return copy.rule
+        return None
+
+    result.rule = Rule("ranked", (result,), (x,), pull, push, again)
+
+
+def _home(x: Value, result: Value, ranks: Value, wanted: int) -> Value:
+    """``home[q.., i.., j]``: whether x[i.., j] is the element in order at ranks[q.., i..]."""
+    shape = (*ranks.shape, x.shape[-1])
+    axes = axes_of(shape)
+    mine, value = read(x, *axes[wanted:]), read(result, *axes[:-1])
+    same = make("same", shape, E.Equal(mine, value))
+    below = W.reduce("below", ranks.shape, shape[-1:], Cast(Less(mine, value), int64))
+    upto = R.cumulative("sum", W.astype(same, int64), -1, None)
+    at = E.subtract(read(ranks, *axes[:-1]), read(below, *axes[:-1]))
+    hit = And(read(same, *axes), E.Equal(read(upto, *axes), E.Add(at, E.index(1))))
+    return make("home", shape, hit, stop=True)
 
 
 def _by_counting(keys: Value, axis: int, size: int, before: Order) -> Definition:

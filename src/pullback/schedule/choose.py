@@ -104,15 +104,17 @@ def _dealt(plan: _Plan, tasks: int) -> Tiling:
     way = Tiling(choose_tile(plan.fit(tasks)), tasks)
     if plan.tiles(way) >= 2 * tasks or all(s.product is None for s in plan.body):
         return way
-    ways = [way]
-    while ways[-1].tasks > 1:
-        fewer = ways[-1].tasks // 2
-        ways.append(Tiling(choose_tile(plan.fit(fewer)), fewer))
-    cores = int(plan.model.target.profile.rate("launch", "processors"))
-    threads = [1 << n for n in range(cores.bit_length())]
-    times = [prod(plan.ns(w) * longest(plan.tiles(w), w.tasks, n) for n in threads) for w in ways]
-    enough = min(times) * plan.model.target.profile.rate("launch", "gain") ** len(threads)
-    return next(w for w, time in zip(ways, times, strict=True) if time <= enough)
+    launch = plan.model.target.profile.tables["launch"]
+    threads = [1 << n for n in range(int(launch["processors"]).bit_length())]
+    times: dict[Tiling, float] = {}
+    while True:
+        tiles, ns = plan.tiles(way), plan.ns(way)
+        times[way] = prod(ns * longest(tiles, way.tasks, n) for n in threads)
+        if way.tasks == 1 or times[way] > min(times.values()):
+            break
+        way = Tiling(choose_tile(plan.fit(way.tasks // 2)), way.tasks // 2)
+    enough = min(times.values()) * launch["gain"] ** len(threads)
+    return next(way for way, time in times.items() if time <= enough)
 
 
 def _even(plan: _Plan, way: Tiling) -> int:

@@ -115,7 +115,7 @@ def _rates(stage: Stage, product: Product, target: Target) -> tuple[float, ...]:
     tasks = int(target.profile.rate("launch", "tasks")) if column in stage.bound else 1
     each = max(1, upper(stage.shape[column]) // tasks)
     cut = _whole(each, target.lanes(stage.body.dtype.itemsize))
-    apart = _apart(stage, product)
+    apart = _apart(stage, product.column)
     return least_ns(stage, product, target), _packed(stage, product), apart, cut
 
 
@@ -124,9 +124,9 @@ def _packed(stage: Stage, product: Product) -> int:
     return 0 if product.direct else volume(stage, product.right.axes)
 
 
-def _apart(stage: Stage, product: Product) -> int:
-    """How far results of neighbouring columns lie apart."""
-    return volume(stage, range(product.column + 1, len(stage.shape)))
+def _apart(stage: Stage, axis: int) -> int:
+    """How far results of neighbours along an axis lie apart."""
+    return volume(stage, range(axis + 1, len(stage.shape)))
 
 
 def _below(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -145,10 +145,20 @@ def least_ns(stage: Stage, product: Product, target: Target) -> float:
         across = extents[stage.over[-1]]
     else:
         more = _packed(stage, product) * unit["pack"]
-        each = min(unit["scatter"], unit["pack"] + unit["store"] / lanes)
-        more += prod(extents[: len(stage.shape)]) * each * (_apart(stage, product) > 1)
+        more += prod(extents[: len(stage.shape)]) * _result_ns(stage, product, target)
     vectors = prod(extents) / lanes * _whole(across, lanes) / product.word
     return vectors * unit["multiply_add"] + more
+
+
+def _result_ns(stage: Stage, product: Product, target: Target) -> float:
+    """Nanoseconds of a result that no vector stores, at the least: in a square, or alone."""
+    unit = target.profile.tables["unit"]
+    if _apart(stage, product.column) == 1:
+        return 0.0
+    if _apart(stage, product.row) > 1:
+        return unit["scatter"]
+    lanes = target.lanes(stage.body.dtype.itemsize)
+    return min(unit["scatter"], unit["pack"] + unit["store"] / lanes)
 
 
 def _pays(stage: Stage, product: Product, target: Target) -> bool:

@@ -14,13 +14,15 @@ from pullback.backends.nests.operands import all_columns, tile_choices
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
 from pullback.errors import OptionError
+from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.contraction import least_ns, ways
-from pullback.schedule.schedule import Numbers, Product
+from pullback.schedule.schedule import Numbers, Product, Schedule
+from pullback.schedule.slots import tile_shape
 
 CLOSE = 1.1  # times the lowest price of a stage alone that others are looked at in their kernel
 
@@ -35,17 +37,29 @@ def columns(kernel: Kernel, target: Target) -> Choices:
     those of the least), and blocks whose terms are cut (4 x 97 channels of 13^3 by weights: two
     samples say 5.5 ms, all 14.4, measured 27).
     """
-    best, other = _alone(kernel, target)
-    made = {given: scheduled(kernel, target, given) for given in (best, (), *other)}
+    best, close = _alone(kernel, target)
+    own = choices_of(best)
+    made = {given: scheduled(kernel, target, given) for given in (own, ())}
+    for name, column in close.items():
+        if _is_cut(kernel, name, best[name], made[own], target):
+            given = choices_of({**best, name: column})
+            made[given] = scheduled(kernel, target, given)
     if len(set(made.values())) == 1:
-        return best
+        return own
     return min(made, key=lambda given: price(kernel, made[given], target).ns)
 
 
-def _alone(kernel: Kernel, target: Target) -> tuple[Choices, list[Choices]]:
-    """The columns of the lowest price of each stage alone; and among other stages also with those
-    of one stage that come next to it, where its tiles are not what they are alone (a picture of 18
-    channels by 8 x 5 x 5, stride 2: 13.0 us and 13.1, in the kernel 91 and 13).
+def _is_cut(kernel: Kernel, name: str, column: int, schedule: Schedule, target: Target) -> bool:
+    """Whether other stages leave tiles of a stage less of its columns than a vector holds."""
+    stage = kernel.stages[int(name.partition(".")[2])]
+    lanes = min(upper(stage.shape[column]), target.lanes(stage.body.dtype.itemsize))
+    return tile_shape(stage, schedule.tile)[column] < lanes
+
+
+def _alone(kernel: Kernel, target: Target) -> tuple[dict[str, int], dict[str, int]]:
+    """The columns of the lowest price of each stage alone; and those next to it, where the tiles of
+    a kernel may be others (a picture of 18 channels by 8 x 5 x 5, stride 2: 13.0 us and 13.1, in
+    the kernel 91 and 13).
     """
     best: dict[str, int] = {}
     close: dict[str, int] = {}
@@ -66,7 +80,7 @@ def _alone(kernel: Kernel, target: Target) -> tuple[Choices, list[Choices]]:
         best[f"column.{number}"] = first
         if rest and prices[rest[0]] < CLOSE * least and len(kernel.stages) > 1:
             close[f"column.{number}"] = rest[0]
-    return choices_of(best), [choices_of({**best, name: column}) for name, column in close.items()]
+    return best, close
 
 
 def _least_ns(kernel: Kernel, target: Target, given: Numbers) -> float:

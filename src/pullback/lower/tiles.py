@@ -61,7 +61,7 @@ def tiles(context: Context, product: Product, stages: list[Stage], loops: TileLo
     if prob.store is None:
         made.near = context.draft.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
     if loops.turned:
-        made.turned = Turned(context, (loops.rows, loops.columns), {})
+        made.turned = Turned(context, (loops.rows, loops.columns))
     return before + (made.in_words(product.word) if product.word > 1 else made.whole())
 
 

@@ -341,7 +341,9 @@ def _across(prob: Contraction) -> bool:
     if prob.row is None or prob.column is None:
         return False
     row, column = prob.row.var, prob.column.var
-    return any(s is not None and across(s, row, column) for s in (prob.store, *prob.tail.stores))
+    stages, stores = (prob.stage, *prob.tail.stages), (prob.store, *prob.tail.stores)
+    pairs = zip(stages, stores, strict=True)
+    return any(s is not None and across(s, row, column, one.body.dtype) for one, s in pairs)
 
 
 def _asked(

@@ -484,6 +484,7 @@ class Builder:
         self.emit(f"store {value.typed}, {pointer.typed}{tail}")
 
     def masked_load(self, pointer: Val, kind: str, align: int, mask: Val) -> Val:
+        """Neighbours in the lanes that are on, zeros in others."""
         wide = f"<{mask.lanes} x {kind}>"
         name = f"llvm.masked.load.{mangled(kind, mask.lanes)}.p0"
         self.declare(name, ["ptr", mask.type, wide], wide)
@@ -505,6 +506,7 @@ class Builder:
             begin = end
 
     def masked_store(self, word: str, value: Val, to: Val, align: int, mask: Val) -> None:
+        """The lanes that are on, side by side (`word`: store) or each at its pointer (scatter)."""
         name = f"llvm.masked.{word}.{mangled(value.kind, value.lanes)}.{mangled('ptr', to.lanes)}"
         self.declare(name, [value.type, to.type, mask.type], "void")
         where = f"{to.type} align {align} {to.text}"

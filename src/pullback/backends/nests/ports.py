@@ -16,7 +16,7 @@ from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
-from pullback.ir.target import Target
+from pullback.ir.target import MOST_PICKED, Target
 from pullback.machine.machine import LINE, Machine
 from pullback.schedule.contraction import WORD
 
@@ -28,7 +28,6 @@ NAMES: Mapping[type[Expr], str] = {
     E.Div: "div",
 }
 FREE = (E.Const, Var, Peek, E.Axis, E.Size)
-PICKED = 4  # strides up to which whole vectors are loaded and lanes picked
 LATENCY = 3.0  # times as long as in flow until a function's value is there
 WINDOW = 300.0  # instructions that a processor looks ahead
 QUOTIENT = 6  # plain operations of an integer's quotient by a constant; of a power of two one
@@ -225,7 +224,7 @@ class Reader:
             ports.load += count * self.unit("load")
             return
         stride, parts = self.stride(e.offset, lane), self.parts(e, lane)
-        if stride is not None and abs(stride) <= PICKED:
+        if stride is not None and abs(stride) <= MOST_PICKED:
             across = 1 + self.crossing(e.array, e.offset) if stride else 1.0
             ports.load += count * parts * max(1, abs(stride)) * across * self.scaled("load")
             moves = max(0, abs(stride) - 1) + (stride < 0)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import pullback as pb
 from lower_support import kernel, num, stage, start, variable
 from pullback.backends.host.processor import named_target
+from pullback.backends.nests.cheapest import cheapest
 from pullback.backends.nests.columns import apart, columns
 from pullback.backends.nests.price import price
 from pullback.cli.graph_text import parse_kernel
@@ -20,6 +22,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32
 from pullback.ir.graph import define, read
 from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen, with_numbers
 from pullback.schedule.contraction import products, ways
@@ -62,6 +65,44 @@ def test_columns_have_the_price_of_all_of_them() -> None:
     prices = {way: price(one, scheduled(one, zen3, way), zen3).ns for way in ways_}
     given = price(one, scheduled(one, zen3, columns(one, zen3)), zen3).ns
     assert given <= 1.1 * min(prices.values()), prices
+
+
+def mixed(x: Any, w: Any, order: str = "b o p") -> Kernel:
+    """Channels mixed by a matrix of its own at each place p."""
+    spelled = f"y[{', '.join(order.split())}] = sum[i](x[b, i, p] * w[i, o, p])"
+    given = (lambda x, w: pb.define(spelled, x=x, w=w)), model.floats(x, w)
+    (one,) = model.kernels(Random(0), lambda _: given, TARGET)
+    return one
+
+
+@pytest.mark.parametrize("target", [TARGET, named_target("x86-64-v3").on(chosen("zen3"))], ids=str)
+@pytest.mark.parametrize("places", [32, 144, 999])
+def test_products_along_an_axis_of_all_factors_are_a_sweep(places: int, target: Target) -> None:
+    """8 of 16 to 16 channels at 1024 places, one Zen 4 core: 1.43 ms with channels in panels, 0.16
+    with places in lanes. Of matrices whose columns follow one another it is not looked at.
+    """
+    one = mixed((8, 16, places), (16, 16, places))
+    assert columns(one, target) == (("column.0", -1),)
+    plain = price(one, scheduled(one, target), target).ns
+    own = scheduled(one, target, cheapest(one, target))
+    assert own.steps[0].vector == 2
+    assert price(one, own, target).ns < plain
+
+
+def test_tiles_are_widest_along_the_axis_in_lanes() -> None:
+    """Wherever it stands among the axes of the result: 3.2 ms in tiles of one place, 0.4 of all."""
+    spelled = "y[p, b, o] = sum[i](x[b, i, p] * w[i, o, p])"
+
+    def product(x: Any, w: Any, v: Any) -> Any:
+        one, two, three = (pb.define(spelled, x=x, w=m) for m in (w, v, w + 1))
+        return one - two, three
+
+    given = product, model.floats((4, 64, 32), (64, 64, 32), (64, 64, 32))
+    (one,) = model.kernels(Random(0), lambda _: given, TARGET)
+    swept = [(f"column.{n}", -1) for n, s in enumerate(one.stages) if products(s)]
+    schedule = scheduled(one, TARGET, tuple(swept))
+    assert schedule.steps[0].vector == 0
+    assert schedule.tile[0] >= TARGET.lanes(4), schedule.tile
 
 
 @pytest.mark.slow

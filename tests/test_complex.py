@@ -138,6 +138,8 @@ def test_the_rest_of_the_functions() -> None:
         "real on the left": (x @ w.T, Z.real @ W.T),
         "real in a function": (pb.matmul(z, x.T), Z @ Z.real.T),
         "real in a list": (pb.concat([x, z], axis=0), np.concatenate([Z.real, Z])),
+        "pad": (pb.pad(z, [(0, 0), (2, 1)], 3.0), np.pad(Z, [(0, 0), (2, 1)], constant_values=3)),
+        "complex pad": (pb.pad(z, 1, 2 - 1j), np.pad(Z, 1, constant_values=2 - 1j)),
         "divide": (pb.divide(z, w + 3.0), Z / (W + 3.0)),
         "sigmoid": (pb.sigmoid(z), 1 / (1 + np.exp(-Z))),
         "equal": (pb.equal(z, z * 1.0), Z == Z),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llvm_support import AVX2, HOST, TARGETS, Fenced, load, loop, routine, vector, zero
+from llvm_support import AVX2, AVX512, HOST, TARGETS, Fenced, load, loop, routine, vector, zero
 from pullback.backends.llvm.emit import emit_routine
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -144,6 +144,38 @@ def test_repeated(kind: DType, times: int, shift: int) -> None:
             out = Fenced(np.zeros(n, kind.numpy), at_end)
             call([Fenced(values, at_end).array, out.array], [n])
             np.testing.assert_array_equal(out.array, wanted)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("times", [2, 4, 8])
+@pytest.mark.parametrize("kind", [float32, float64, int8], ids=str)
+def test_one_of_each_group(kind: DType, times: int, place: int, target: Target) -> None:
+    """``y[v] = x[v // times * times + place]``, at both fences: no gather, nothing read beyond."""
+    x, y = Array("x", kind, 80), Array("y", kind, 70)
+    first = E.Mul(E.FloorDiv(V, index(times)), index(times))
+    value = Load(x, E.Add(first, index(place)))
+    made = routine([x, y], [vector(V, SIZE, Store(y, V, value))], [SIZE])
+    assert "gather" not in emit_routine(made, target)
+    call = load([made], target)[0]
+    for n in LENGTHS[1:]:
+        places = np.arange(n) // times * times + place
+        values = data(kind, int(places[-1]) + 1)
+        for at_end in (True, False):
+            out = Fenced(np.zeros(n, kind.numpy), at_end)
+            call([Fenced(values, at_end).array, out.array], [n])
+            np.testing.assert_array_equal(out.array, values[places])
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+def test_lanes_that_lie_apart_are_stored_under_masks(stride: int) -> None:
+    """Where the processor has registers for masks: no scatter."""
+    x, y = Array("x", float32, 70), Array("y", float32, 70 * stride)
+    store = Store(y, E.Mul(V, index(stride)), doubled(Load(x, V)))
+    text = emit_routine(routine([x, y], [vector(V, SIZE, store)], [SIZE]), AVX512)
+    assert "scatter" not in text
+    assert text.count("call void @llvm.masked.store") >= stride
 
 
 @pytest.mark.parametrize("unroll", [1, 2, 4])

@@ -25,7 +25,7 @@ from test_simplify_rules import FIRES, only
 EXCEPT = {"fold": "exp, log, sqrt, sin, // and % of floats are no arithmetic of z3's"}
 # Rules about index arithmetic, where int64 values are small and division is linear.
 INDEX = {"negated_comparison", "decided", "comparison", "linear", "parted"}
-INDEX |= {"conjunction", "disjunction", "below_divisor", "if_nested", "if_merged"}
+INDEX |= {"of_quotient", "conjunction", "disjunction", "below_divisor", "if_nested", "if_merged"}
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 NAMES = [n for n in RULES.names if n not in EXCEPT]
 SMALL = (bool_, int32)

@@ -84,6 +84,8 @@ FIRES: dict[str, list[Expr]] = {
     "comparison": [E.Less(E.Add(E.Mul(I, index(2)), index(1)), E.Mul(J, index(2))),
                    E.Equal(E.Mul(I, index(2)), E.Add(E.Mul(J, index(2)), index(1))),
                    E.Less(E.Mul(I, index(-3)), index(-4))],
+    "of_quotient": [E.Less(div(J, 2), I), E.Less(I, div(E.Add(J, I), 3)),
+                    E.Less(div(E.Add(E.Mul(I, index(3)), J), 4), index(1))],
     "linear": [E.Add(E.Mul(E.Add(I, index(2)), index(3)), I), E.Add(N, E.Add(N, index(2**62))),
                E.Add(E.Mul(div(J, 3), index(3)), mod(J, 3))],
     "divide_trivially": [E.FloorDiv(M, const(1, int32)), E.Mod(M, const(1, int32)),

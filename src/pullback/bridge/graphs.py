@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from pullback.bridge.aten import REFUSES, RULES
+from pullback.bridge.aten import COMPLEX, REFUSES, RULES
+from pullback.bridge.complexes import PAIRS, as_complex, beside, pair, parts, whole
 from pullback.bridge.derived import Derived
 from pullback.bridge.draws import SEED, draws, seed
 from pullback.bridge.layout import row_major
@@ -25,6 +26,7 @@ from pullback.bridge.sizes import Sized, symbolic
 from pullback.bridge.writes import COPY, Apart, Indices, fills
 from pullback.config import Options
 from pullback.errors import PullbackError, UnsupportedError
+from pullback.tensor.complex.pairs import Complex
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.ops import permute_dims
 
@@ -72,7 +74,7 @@ def _unknown(node: Node) -> str | None:
         for value in values if isinstance(values, list | tuple) else [values]:
             if not isinstance(value, torch.Tensor):
                 continue
-            if value.dtype not in TYPES:
+            if value.dtype not in TYPES and value.dtype not in PAIRS:
                 return f"elements of {value.dtype}"
             if value.device.type != "cpu":
                 return f"a tensor on {value.device}"
@@ -137,6 +139,7 @@ class Native:
         read = {i for s in self._steps for i in s.all_input_nodes} | {*early, *sources}
         read |= {target for target, _ in self._writes}
         self._used = [n for n in (*self._given, self._seed) if n in read]
+        self._pairs = any(_is_complex(n) for n in (*self._used, *self._constants))
         self._programs = self._made() if self._results or self._writes else None
         self._ready: Ready | None = None
         plain = self._fixed and self._seed is None and not self._copies
@@ -161,6 +164,9 @@ class Native:
     def _opened(self) -> Sized | None:
         """One program for all sizes, where that can be; else `reason` says why not."""
         places = [*self._used, *self._constants]
+        if self._pairs or any(map(_is_complex, self._steps)):
+            self.reason = "complex numbers, whose programs have fixed sizes"
+            return None
         results = [*self._results, *(source for _, source in self._writes)]
         count = len(self._results)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
@@ -187,7 +193,8 @@ class Native:
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""
         places = [*self._used, *self._constants]
-        values: dict[Node, Any] = dict(zip(places, args, strict=True))
+        given = [pair(a) if _is_complex(n) else a for n, a in zip(places, args, strict=True)]
+        values: dict[Node, Any] = dict(zip(places, given, strict=True))
         for node in self._steps:
             given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = typed(applied(node, given, named), node.meta.get("val"))
@@ -195,6 +202,7 @@ class Native:
             values[n] if order is None else permute_dims(values[n], order)
             for n, order in zip(self._results, self._orders, strict=True)
         ]
+        results = list(map(beside, results))
         return (*results, *(values[source] for _, source in self._writes))
 
     def __call__(self, args: Any) -> Any:
@@ -226,6 +234,7 @@ class Native:
         used = args if places.used is None else [args[n] for n in places.used]
         if self._indices.asked:
             self._indices.check(dict(zip(self._used, used, strict=True)))
+        used = parts(used) if self._pairs else used
         results = [empty_strided(*kind) for kind in places.results]
         ready.fill([*used, *self._held] if self._held else used, results)
         made = [
@@ -252,21 +261,23 @@ class Native:
     def _run(self, given: Sequence[Any]) -> Sequence[Any]:
         """The results of the program, with the strides that the graph promised."""
         assert self._programs is not None
-        whole = [*given, *self._held]
+        every = [*given, *self._held]
+        every = parts(every) if self._pairs else every
         ready = self._ready
-        if self._sized is not None and (sized := self._sized.run(whole)) is not None:
+        if self._sized is not None and (sized := self._sized.run(every)) is not None:
             fresh = sized
         elif ready is None or (ready.entry.flags and not ready.entry.fits()):
-            fresh = self._programs(*whole)
+            fresh = self._programs(*every)
             if self._fixed and len(self._programs._known) == 1:
                 self._ready = next(iter(self._programs._known.values()))
         else:
-            fresh = ready.run(whole)
+            fresh = ready.run(every)
         rows = [fresh] if isinstance(fresh, torch.Tensor) else fresh
-        return [
-            r if order is None else r.permute(_inverse(order))
-            for r, order in zip(rows, self._orders, strict=True)
-        ]
+        made = []
+        for row, node, order in zip(rows, self._results, self._orders, strict=True):
+            result = whole(row, node.meta["val"], order)
+            made.append(result if order is None else result.permute(_inverse(order)))
+        return made
 
 
 def _wanted(error: Exception) -> str:
@@ -298,7 +309,11 @@ def _is_view(node: Node) -> bool:
 
 def _direct(write: Write, late: Container[Node]) -> bool:
     """Whether a program may write an argument itself."""
-    return fills(write.target.meta["val"]) and write.value not in late
+    return (
+        not _is_complex(write.target)
+        and fills(write.target.meta["val"])
+        and write.value not in late
+    )
 
 
 def applied(node: Node, given: Any, named: Any) -> Any:
@@ -308,6 +323,8 @@ def applied(node: Node, given: Any, named: Any) -> Any:
         return x.shape[given[1]] if len(given) > 1 else x.size
     own = OVERLOADS.get(node.target)
     rule: Any = RULES.get(node.target, node.target) if own is None else own.inlined
+    if node.target in COMPLEX and any(map(_is_complex, node.all_input_nodes)):
+        rule = COMPLEX[node.target]
     return rule(*given, **named)
 
 
@@ -317,11 +334,17 @@ def typed(value: Any, meta: Any) -> Any:
         return type(value)(typed(v, m) for v, m in zip(value, meta, strict=True))
     if not isinstance(meta, torch.Tensor) or value is None:
         return value
-    made = value if isinstance(value, Tensor) else Tensor(value)
+    made: Tensor | Complex
+    if meta.dtype in PAIRS:
+        made = as_complex(value, meta)
+    else:
+        made = value if isinstance(value, Tensor) else Tensor(value)
     if _differs(made.shape, meta.shape):
         what = f"its rule gives the shape {tuple(made.shape)}, not {tuple(meta.shape)}"
         raise UnsupportedError(what, code="E386")
-    return made if KINDS[made.dtype] == meta.dtype else made.astype(TYPES[meta.dtype])
+    if isinstance(made, Complex) or KINDS[made.dtype] == meta.dtype:
+        return made
+    return made.astype(TYPES[meta.dtype])
 
 
 def _differs(own: Sequence[Any], promised: Sequence[Any]) -> bool:
@@ -343,6 +366,10 @@ def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
 
 def _is_tensor(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_complex(node: Node) -> bool:
+    return _is_tensor(node) and node.meta["val"].dtype in PAIRS
 
 
 def _order(meta: Any) -> tuple[int, ...] | None:

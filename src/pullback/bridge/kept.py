@@ -26,7 +26,7 @@ FREE = {"getitem": operator.getitem, "mul": operator.mul, "add": operator.add}
 FREE |= {"sub": operator.sub, "floordiv": operator.floordiv, "sym_sum": torch.sym_sum}
 WORDS = torch.dtype, torch.layout, torch.memory_format
 HEX, NODE, LIST, TUPLE, WORD, DEVICE, TENSOR = "float", "node", "list", "tuple", "word", "on", "of"
-SIZE, SYMBOLS = "size", "symbols"
+SIZE, SYMBOLS, PAIR = "size", "symbols", "complex"
 DIGEST = 32  # bytes
 
 Constants = Mapping[str, tuple[list[int], str, bytes]]
@@ -126,6 +126,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return {HEX: value.hex()}
+    if isinstance(value, complex):
+        return {PAIR: [value.real.hex(), value.imag.hex()]}
     if isinstance(value, Node):
         return {NODE: value.name}
     if isinstance(value, WORDS):
@@ -174,6 +176,7 @@ def _tensor(content: Sequence[Any], symbols: Symbols) -> Any:
 
 _BACK: dict[str, Callable[[Any, Symbols], Any]] = {
     HEX: lambda content, _: float.fromhex(content),
+    PAIR: lambda content, _: complex(*map(float.fromhex, content)),
     WORD: lambda content, _: _named(content),
     DEVICE: lambda content, _: torch.device(content),
     SIZE: lambda content, symbols: symbols.size(content),

@@ -37,6 +37,7 @@ any_requires_grad = private(torch, "_C._any_requires_grad")
 dispatch_modes = private(torch, "_C._len_torch_dispatch_stack")
 has_memory = private(torch, "_C._has_storage")
 BelowAutograd = private(torch, "_C._AutoDispatchBelowAutograd")
+NoModes = private(torch, "_C._DisableTorchDispatch")
 forward_mode = private(forward_ad, "_set_fwd_grad_enabled")
 private(forward_ad, "_current_level")  # read at each call: it is a number
 empty_strided = private(torch, "_C._dynamo.guards._empty_strided_cpu")

@@ -23,7 +23,8 @@ VIEWS = {
     aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int,
     aten.permute.default, aten.expand.default, aten.unsqueeze.default, aten.squeeze.default,
     aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor, aten.select.int, aten.detach.default,
-    aten.alias.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
+    aten.alias.default, aten._conj.default, aten.view_as_real.default, aten.view_as_complex.default,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
 }  # fmt: skip
 PLACED = {
     aten.max_pool2d_with_indices.default: 2,

@@ -237,11 +237,13 @@ def _unscaled(g: Any, scale: Any) -> Any:
 
 def _write(update: Any, p: Any, g: Any, held: Any, row: Any, form: Any, sound: Any) -> None:
     """A parameter and its states, updated in place where all is `sound`; of 16 bits, computed in
-    32.
+    32, of complex numbers each part by itself.
     """
+    held = held if p.dim() else [h.view(p.shape) for h in held]
+    if p.is_complex():
+        p, g, *held = map(torch.view_as_real, (p, g, *held))
     kind = _wide(p.dtype)
     numbers = [n.to(kind) for n in row.unbind()]
-    held = held if p.dim() else [h.view(p.shape) for h in held]
     new, kept = update(p.to(kind), g.to(kind), [h.to(kind) for h in held], numbers, form)
     for before, after in zip((*held, p), (*kept, new), strict=True):
         before.copy_(after if sound is None else torch.where(sound, after, before.to(kind)))
@@ -391,7 +393,8 @@ class Step:
             if tensor is None:
                 tensor = self._blank.get((p, name))
             if tensor is None:
-                begin = self._rule.begins(group, name)
+                number = self._rule.begins(group, name)
+                begin = complex(number, number) if p.is_complex() else number
                 shape = self._rule.shaped(p, name)
                 tensor = torch.full_like(p, begin, requires_grad=False)
                 if shape is not None and tuple(shape) != tuple(p.shape):

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
+from pullback.bridge.complexes import PAIRS, pair
 from pullback.bridge.draws import SEED
 from pullback.bridge.graphs import applied, typed
 from pullback.bridge.programs import TYPES
 from pullback.bridge.writes import COPY
+from pullback.errors import PullbackError
+from pullback.tensor.complex.pairs import Complex
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.forms.hosted import HostForm
 from pullback.tensor.record.trace import Trace, tracing
@@ -50,9 +54,17 @@ def tried(gm: Any, left: Mapping[Node, str]) -> Trial:
                         hosts[node] = ", ".join(sorted(called))
                     continue
                 except Exception as error:  # what a rule does not expect is no error of the user's
-                    failed[node] = str(error).splitlines()[0]
+                    failed[node] = _why(error, given, named)
             values[node] = _fresh(trace, node.meta.get("val"))
     return Trial(failed, hosts)
+
+
+def _why(error: Exception, given: Any, named: Any) -> str:
+    """What a rule says, or that it has none for complex numbers."""
+    leaves = tree_leaves((given, named))
+    if not isinstance(error, PullbackError) and any(isinstance(o, Complex) for o in leaves):
+        return "no rule for complex numbers"
+    return str(error).splitlines()[0]
 
 
 def _library(call: HostForm) -> str:
@@ -65,9 +77,11 @@ def _fresh(trace: Trace, meta: Any) -> Any:
     if isinstance(meta, list | tuple):
         return type(meta)([_fresh(trace, m) for m in meta])
     if isinstance(meta, torch.Tensor):
-        kind = TYPES.get(meta.dtype)
         shape = tuple([_size(s) for s in meta.shape])
-        return None if kind is None else Tensor(trace.fresh("argument", shape, kind))
+        if (kind := PAIRS.get(meta.dtype)) is not None:
+            return pair(Tensor(trace.fresh("argument", (*shape, 2), kind.part)))
+        own = TYPES.get(meta.dtype)
+        return None if own is None else Tensor(trace.fresh("argument", shape, own))
     return _size(meta) if hasattr(meta, "node") else meta
 
 

@@ -60,6 +60,11 @@ def rule_of(optimizer: Any) -> Rule:
         if group.get("differentiable"):
             what = "pb.torch.step with differentiable=True: nothing differentiates through a step"
             raise UnsupportedError(what, origin=caller(), help="differentiable=False", code="E392")
+        whole = type(optimizer) in (torch.optim.Adafactor, torch.optim.Muon)
+        if whole and any(p.is_complex() for p in group["params"]):
+            what = f"pb.torch.step with {type(optimizer).__name__}: it takes rows of real numbers"
+            help = "a complex parameter as torch.view_as_real(p), or another optimizer"
+            raise UnsupportedError(what, origin=caller(), help=help, code="E392")
     return rule
 
 

@@ -183,7 +183,7 @@ def _lane_ns(stages: list[Stage], reads: list[Linear], axis: int, target: Target
     unit = target.profile.tables["unit"]
     at = Axis(axis, lead.extents[axis])
     total = sum(_read_ns(form, at, width, unit) for form in reads)
-    total += sum(_write_ns(s, axis, width, unit) for s in stages)
+    total += sum(_write_ns(s, axis, width, target, unit) for s in stages)
     waste = -(-extent // width) * width / extent
     return total * waste + (unit["enter"] + unit["turn"]) / extent
 
@@ -204,13 +204,15 @@ def _read_ns(form: Linear, at: Axis, width: int, unit: Rates) -> float:
     return (abs(stride) * unit["load"] + picked * unit["shuffle"]) * ends
 
 
-def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:
+def _write_ns(stage: Stage, axis: int, width: int, target: Target, unit: Rates) -> float:
     """Once for all terms, as long as a read; or lanes that are added up."""
     if axis in stage.over:
         added = log2(width) * (unit["shuffle"] + unit["chain"])
         return added / upper(stage.extents[axis])
     stride = row_major(upper(e) for e in stage.shape)[axis]
-    each = unit["load"] if stride == 1 else width * unit["gather"]
+    each = width * unit["gather"]
+    if stride == 1 or (target.masks and stride <= MOST_PICKED):
+        each = stride * unit["load"] + (stride - 1) * unit["shuffle"]
     return each / volume(stage, stage.over)
 
 

@@ -156,7 +156,7 @@ class Fit:
 
 
 def _greedy(fit: Fit, limit: int) -> Ints:
-    """Inner axes first, as wide as scratch and the number of tasks allow.
+    """Those in lanes first, then inner axes, as wide as scratch and the number of tasks allow.
 
     At least one vector of float32 along an axis in lanes, be it that data leave the cache.
     """
@@ -168,8 +168,10 @@ def _greedy(fit: Fit, limit: int) -> Ints:
     shared = int(target.l1 * target.profile.rate("held", "close"))
     extents = [upper(e) for e in fit.kernel.outer]
     tile = [1] * len(extents)
-    for axis in reversed(range(len(extents))):
-        before = prod(extents[:axis])
+    order = sorted(range(len(extents)), key=lambda axis: (axis not in lanes, -axis))
+    for place, axis in enumerate(order):
+        counts = [-(-extents[a] // tile[a]) for a in order[:place]]
+        before = prod(counts) * prod(extents[a] for a in order[place + 1 :])
         most = extents[axis]
         if before < fit.tasks:
             fewest = min(vector, most) if axis in lanes else 1
@@ -191,7 +193,7 @@ def _greedy(fit: Fit, limit: int) -> Ints:
         if widest < vector and axis in lanes:
             widest = max(widest, _widest(min(most, vector), limit, held))
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
-        if tile[axis] < extents[axis]:
+        if tile[axis] < extents[axis] and axis not in lanes:
             break
     return tuple(tile)
 

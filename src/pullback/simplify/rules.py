@@ -362,6 +362,19 @@ def comparison(e: Comparison, context: Simplification) -> Expr | None:
     return type(e)(to_expr(new[0]), to_expr(new[1]))
 
 
+@RULES.on(Less)
+def of_quotient(e: Less, context: Simplification) -> Expr | None:
+    """``x // c < n -> x < c*n``, ``n < x // c -> c*n + c - 1 < x`` of int64 that does not wrap"""
+    for quotient, other, low in ((e.left, e.right, False), (e.right, e.left, True)):
+        if not isinstance(quotient, FloorDiv) or not (by := divisor(quotient)):
+            continue
+        scaled = context.form(other).times(by).shifted((by - 1) * low)
+        if context.intervals.exact(scaled):
+            bound, x = to_expr(scaled), quotient.left
+            return Less(bound, x) if low else Less(x, bound)
+    return None
+
+
 def _sided(left: Affine, right: Affine, difference: Affine) -> bool:
     """Whether an equation is in normal form already; which side is which means nothing."""
     positive = all(c > 0 for _, c in (*left.terms, *right.terms))

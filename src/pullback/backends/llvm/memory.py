@@ -8,7 +8,7 @@ elements are repeated, anything else a gather or scatter. Masked-off lanes never
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from pullback.algebra.affine import Affine
@@ -76,17 +76,20 @@ class Memory:
         return [(a, at.uniform if a is var else at) for a in atoms]
 
     def repeated(self, offset: Expr, at: Scope) -> Expr | None:
-        """The one atom of `offset` that varies, if it is ``x // c`` over whole blocks of lanes."""
+        """The one atom of `offset` that varies, if it is ``x // c`` over whole blocks of lanes,
+        once or c times: ``a[x // c]``, ``a[x // c * c + 1]``
+        """
         if at.lanes is None:
             return None
         form = self.facts.form(offset)
         varying = [a for a in form.atoms if at.lanes.varying.of(a)]
-        if len(varying) != 1 or form.of(varying[0]) != 1:
+        if len(varying) != 1:
             return None
         quotient = varying[0]
         if not isinstance(quotient, FloorDiv) or self.facts.loads(quotient):
             return None
-        return quotient if at.lanes.phase(quotient, self.facts) is not None else None
+        times = at.lanes.phase(quotient, self.facts)
+        return quotient if times is not None and form.of(quotient) in (1, times) else None
 
     def woven(self, offset: Expr, at: Scope) -> tuple[Expr, Expr] | None:
         """The atoms ``x // c`` and ``x % c`` of `offset` if lanes take `c` rows in turn."""
@@ -217,32 +220,37 @@ class Memory:
         return self.b.reverse(raw) if stride == -1 else raw
 
     def _repeats(self, array: Array, offset: Expr, digit: Expr, at: Scope, get: Get) -> Val:
-        """``a[x // c]``: a short vector, each element `c` times."""
+        """``a[x // c]``: a short vector, each element `c` times. ``a[x // c * c + r]``: of each `c`
+        elements of a vector one, `c` times.
+        """
         assert at.lanes is not None
         kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
         times, lanes = at.lanes.phase(digit, self.facts), at.lanes.count
         assert times is not None
-        index = const(at.number * lanes // times, "i64")
         form = self.facts.form(offset)
+        step, short = form.of(digit), lanes // times
+        index = const(at.number * short * step, "i64")
         for atom, coefficient in form.terms:
             value = get(atom, at.uniform if atom is digit else at)
             term = self.b.binary("mul", value, const(coefficient, "i64"))
             index = self.b.binary("add", index, term)
-        index = self.b.binary("add", index, const(form.const, "i64"))
-        pointer = self.b.offset(self._array(array), kind, index)
-        short = lanes // times
         low, high = self.facts.interval(offset)
-        # Two lanes share an element: their masks would have to be joined, and none is needed.
         ours = self.exact or array.space != "argument"
-        home = at.plain if ours and low >= 0 and high < array.size else at
-        if home.mask is None:
-            raw = self.b.load(pointer, kind, short, align)
+        place = min(low, step - 1) if ours and low >= 0 else 0  # of what is read, among `step`
+        inside = ours and low >= 0 and high - place + step - 1 < array.size
+        index = self.b.binary("add", index, const(form.const - place, "i64"))
+        pointer = self.b.offset(self._array(array), kind, index)
+        # Two lanes share an element: their masks would have to be joined, and none is needed.
+        home = at.plain if inside else at
+        if home.mask is None and (inside or step == 1):
+            raw = self.b.load(pointer, kind, short * step, align)
         else:
             mask = self._mask(home)
             parts = [self.b.shuffle(mask, mask, range(n, lanes, times)) for n in range(times)]
-            wanted = functools.reduce(lambda a, c: self.b.binary("or", a, c), parts)
-            raw = self.b.masked_load(pointer, kind, align, wanted)
-        return self.b.shuffle(raw, raw, [n // times for n in range(lanes)])
+            groups = functools.reduce(lambda a, c: self.b.binary("or", a, c), parts)
+            read = [n // step if inside or n % step == place else None for n in range(short * step)]
+            raw = self.b.masked_load(pointer, kind, align, self._on(groups, read))
+        return self.b.shuffle(raw, raw, [n // times * step + place for n in range(lanes)])
 
     def _woven(
         self, array: Array, offset: Expr, rows: tuple[Expr, Expr], at: Scope, get: Get
@@ -289,17 +297,13 @@ class Memory:
         The last vector ends with the last lane, so nothing beyond it is read; under a `mask` what
         is picked alone (16 lanes of stride 2 on Zen 4: a gather 9.6 ns, two vectors 1.6).
         """
-        places = [min(n * lanes, (lanes - 1) * (stride - 1)) for n in range(stride)]
         joined: Val | None = None
-        for number, place in enumerate(places):
+        for number, (place, on) in enumerate(_gaps(lanes, stride)):
             pointer = self.b.offset(first, kind, const(place, "i64"))
             if mask is None:
                 part = self.b.load(pointer, kind, lanes, align)
             else:
-                of_lanes = (divmod(place + n, stride) for n in range(lanes))
-                on = [lanes if between else lane for lane, between in of_lanes]
-                wanted = self.b.shuffle(mask, self.b.splat(const(False, "i1"), lanes), on)
-                part = self.b.masked_load(pointer, kind, align, wanted)
+                part = self.b.masked_load(pointer, kind, align, self._on(mask, on))
             if joined is None:
                 joined = part
                 continue
@@ -312,6 +316,28 @@ class Memory:
             joined = self.b.shuffle(joined, part, picks)
         assert joined is not None
         return joined
+
+    def _is_strewn(self, stride: int, lanes: int) -> bool:
+        """Whether lanes that lie apart are stored as vectors with gaps."""
+        return self.b.module.target.masks and 1 < stride <= min(MOST_PICKED, lanes)
+
+    def _strewn(self, value: Val, first: Val, align: int, stride: int, mask: Val | None) -> None:
+        """Each lane `stride` elements after the one before, from `first` on: `stride` vectors, what
+        lies between is not touched.
+
+        The last vector ends with the last lane.
+        """
+        for place, lanes in _gaps(value.lanes, stride):
+            pointer = self.b.offset(first, value.kind, const(place, "i64"))
+            spread = self.b.shuffle(value, value, [lane or 0 for lane in lanes])
+            whole = self.b.splat(const(True, "i1") if mask is None else mask, value.lanes)
+            on = self._on(whole, lanes)
+            self.b.masked_store("store", spread, pointer, align, on)
+
+    def _on(self, mask: Val, lanes: Sequence[int | None]) -> Val:
+        """The mask of elements of which some are lanes."""
+        off = self.b.splat(const(False, "i1"), mask.lanes)
+        return self.b.shuffle(mask, off, [mask.lanes if n is None else n for n in lanes])
 
     def _mask(self, at: Scope) -> Val:
         assert at.lanes is not None
@@ -354,6 +380,9 @@ class Memory:
             pointer = self.pointer(array, offset, at, get)
             self.b.store_first(value, first, pointer, stride == -1, align)
             return
+        if stride is not None and self._is_strewn(stride, value.lanes):
+            self._strewn(value, self.pointer(array, offset, at, get), align, stride, at.mask)
+            return
         if stride not in (1, -1):
             pointers = self._vector_pointer(array, offset, at, get)
             self.b.masked_store("scatter", value, pointers, align, self._mask(at))
@@ -378,3 +407,12 @@ class Memory:
         """
         every = (1,) if self.b.module.target.masks else range(1, lanes)
         return next((n for n in every if mask == prefix_mask(n, lanes)), 0)
+
+
+def _gaps(lanes: int, stride: int) -> list[tuple[int, list[int | None]]]:
+    """The vectors over lanes that lie `stride` apart: where each begins, and the lane that each of
+    its elements is, or None. ``4, 2  ->  (0, [0, None, 1, None]), (3, [None, 2, None, 3])``
+    """
+    places = [min(n * lanes, (lanes - 1) * (stride - 1)) for n in range(stride)]
+    elements = {p: [divmod(p + n, stride) for n in range(lanes)] for p in places}
+    return [(p, [None if between else n for n, between in own]) for p, own in elements.items()]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+from pullback.backends.nests.flight import in_flight
 from pullback.backends.nests.operands import all_columns, tile_choices
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
@@ -23,12 +24,15 @@ from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.contraction import least_ns, ways
 from pullback.schedule.schedule import Numbers, Product, Schedule
 from pullback.schedule.slots import tile_shape
+from pullback.schedule.steps import lanes
 
+SWEPT = -1  # no axis is columns
 CLOSE = 1.1  # times the lowest price of a stage alone that others are looked at in their kernel
 
 
 def columns(kernel: Kernel, target: Target) -> Choices:
-    """The columns of every sum of products that may have others: those of the lowest price.
+    """The columns of every sum of products that may have others: those of the lowest price; none
+    (-1), and it is a sweep, of lanes along an axis that all factors have.
 
     Each way is priced of a kernel of the stage alone, but for those that take more at the least.
     What stages would have alone is for the price of the whole kernel to confirm, by all samples:
@@ -39,7 +43,7 @@ def columns(kernel: Kernel, target: Target) -> Choices:
     """
     best, close = _alone(kernel, target)
     own = choices_of(best)
-    made = {given: scheduled(kernel, target, given) for given in (own, ())}
+    made = {own: _flown(kernel, target, own), (): scheduled(kernel, target, ())}
     for name, column in close.items():
         if _is_cut(kernel, name, best[name], made[own], target):
             given = choices_of({**best, name: column})
@@ -65,7 +69,8 @@ def _alone(kernel: Kernel, target: Target) -> tuple[dict[str, int], dict[str, in
     close: dict[str, int] = {}
     for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
         seen = ways(stage, target)
-        if len(seen) < 2:
+        swept = [SWEPT] if seen and _is_shared(stage, seen[0], lanes([stage], target)[0]) else []
+        if len(seen) + len(swept) < 2:
             continue
         one, least = apart(kernel, stage, seen), inf
         prices: dict[int, float] = {}
@@ -76,11 +81,33 @@ def _alone(kernel: Kernel, target: Target) -> tuple[dict[str, int], dict[str, in
             ns = _least_ns(one, target, {**(best if one is kernel else {}), name: way.column})
             prices[way.column] = ns
             least = min(least, ns)
+        for column in swept:
+            given = choices_of({**(best if one is kernel else {}), name: column})
+            prices[column] = price(one, _flown(one, target, given), target, ROUGH).ns
         first, *rest = sorted(prices, key=lambda column: prices[column])
         best[f"column.{number}"] = first
-        if rest and prices[rest[0]] < CLOSE * least and len(kernel.stages) > 1:
+        if (
+            SWEPT not in prices
+            and rest
+            and prices[rest[0]] < CLOSE * least
+            and len(kernel.stages) > 1
+        ):
             close[f"column.{number}"] = rest[0]
     return best, close
+
+
+def _flown(kernel: Kernel, target: Target, given: Choices) -> Schedule:
+    """A schedule with columns; of sweeps with the vectors in flight that they would have."""
+    swept = SWEPT in dict(given).values()
+    return scheduled(kernel, target, in_flight(kernel, target, given) if swept else given)
+
+
+def _is_shared(stage: Stage, way: Product, axis: int | None) -> bool:
+    """Whether an axis is one of the result and of all factors, as x is of
+    ``y[b, o, x] = sum[i] w[i, o, x] z[b, i, x]``.
+    """
+    out = axis is not None and axis < len(stage.shape)
+    return out and axis in way.left.axes and axis in way.right.axes
 
 
 def _least_ns(kernel: Kernel, target: Target, given: Numbers) -> float:

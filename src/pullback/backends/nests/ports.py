@@ -290,6 +290,10 @@ class Reader:
             ports.store += count * parts * lane.stores * across * self.scaled("store")
             half = array.dtype.is_float and array.dtype.itemsize == 2
             ports.shuffle += count * (half + (stride == -1)) * self.scaled("shuffle")
+        elif self.target.masks and stride is not None and 1 < stride <= MOST_PICKED:
+            parts = stride * max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))
+            ports.store += count * parts * self.scaled("store")
+            ports.shuffle += count * parts * self.scaled("shuffle")
         else:
             ports.store += count * lane.count * self.unit("scatter")
 

@@ -4,6 +4,7 @@ from pullback.bridge.aten import (
     algebra,
     attention,
     bags,
+    complexes,
     elementwise,
     encoders,
     factors,
@@ -19,14 +20,16 @@ from pullback.bridge.aten import (
     shapes,
     special,
 )
-from pullback.bridge.aten.table import REFUSES, RULES
+from pullback.bridge.aten.table import COMPLEX, REFUSES, RULES
 
 __all__ = [
+    "COMPLEX",
     "REFUSES",
     "RULES",
     "algebra",
     "attention",
     "bags",
+    "complexes",
     "elementwise",
     "encoders",
     "factors",

@@ -7,14 +7,14 @@ from typing import Any
 
 import pullback as pb
 from pullback.bridge.aten.table import aten, axes, pulled, rule
-from pullback.bridge.programs import TYPES
+from pullback.bridge.complexes import ELEMENTS
 
 
 @rule(aten.linalg_vector_norm.default)
 def vector_norm(
     x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    given = x if dtype is None else pb.astype(x, TYPES[dtype])
+    given = x if dtype is None else pb.astype(x, ELEMENTS[dtype])
     return pb.linalg.vector_norm(given, ord=ord, axis=axes(dim, x.ndim), keepdims=keepdim)
 
 

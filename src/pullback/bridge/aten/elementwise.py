@@ -11,7 +11,7 @@ import torch._prims  # both register operators
 import pullback as pb
 import pullback.nn.functional as F
 from pullback.bridge.aten.table import Rule, aten, once, pulled, rule, same
-from pullback.bridge.programs import TYPES
+from pullback.bridge.complexes import ELEMENTS
 
 
 def sign(x: Any) -> Any:
@@ -322,7 +322,7 @@ if hasattr(torch.ops.prims, "fma"):  # from PyTorch 2.13 on
 
 @rule(torch.ops.prims.convert_element_type.default)
 def converted(x: Any, dtype: Any) -> Any:
-    return pb.astype(x, TYPES[dtype])
+    return pb.astype(x, ELEMENTS[dtype])
 
 
 @rule(aten.__lshift__.Scalar, aten.__lshift__.Tensor)

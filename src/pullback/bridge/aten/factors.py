@@ -1,4 +1,5 @@
-"""Factors of matrices, and what is solved by them: calls of PyTorch's LAPACK inside a program.
+"""Factors of matrices, what is solved by them, and Fourier transforms: calls of PyTorch's libraries
+inside a program.
 
 ``L, info = linalg_cholesky_ex(A)  ->  host linalg_cholesky_ex = linalg_cholesky_ex(A)``
 
@@ -15,17 +16,22 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pullback.bridge.aten.table import aten, rule
+from pullback.backends.host.system import array_at
+from pullback.bridge.aten.table import COMPLEX, Rule, aten, rule
+from pullback.bridge.complexes import beside, complex_of, pair, parts
 from pullback.bridge.effects import EFFECTS
+from pullback.bridge.private import NoModes
 from pullback.bridge.programs import KINDS, TYPES
 from pullback.errors import Origin, UnsupportedError
 from pullback.linalg.operation import size
+from pullback.tensor.complex.pairs import Complex
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.forms.hosted import HostForm, HostFunction, Kind
 from pullback.tensor.record.trace import current
 
 LIBRARY = f"PyTorch {torch.__version__}"
 CALLED = (
+    aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default,
     aten._linalg_det.default, aten._linalg_eigh.default, aten._linalg_slogdet.default,
     aten._linalg_solve_ex.default, aten._linalg_svd.default, aten.cholesky.default,
     aten.cholesky_inverse.default, aten.cholesky_solve.default, aten.geqrf.default,
@@ -44,37 +50,51 @@ def _called(name: str, function: Callable[..., Any], given: Any) -> Any:
     """
     trace = current()
     if trace is None or not trace.host:
-        what = f"{name} by LAPACK, in a program that calls no host"
+        what = f"{name} by PyTorch, in a program that calls no host"
         raise UnsupportedError(what, origin=Origin.of_caller(), code="E356")
     leaves, shape = tree_flatten(given)
-    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor | Complex)]
 
     def run(tensors: Sequence[Any]) -> list[Any]:
         own = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
-            own[place] = tensor
+            leaf = leaves[place]
+            own[place] = complex_of(tensor, leaf.shape) if isinstance(leaf, Complex) else tensor
         args, named = tree_unflatten(own, shape)
         made = function(*args, **named)
         return [made] if isinstance(made, torch.Tensor) else list(made)
 
     def on_arrays(*arrays: Any) -> tuple[Any, ...]:
-        own = [a if a.flags.writeable else a.copy() for a in arrays]  # PyTorch warns of others
-        with torch.no_grad():
-            return tuple([t.numpy() for t in run([torch.from_numpy(a) for a in own])])
+        own = map(_writeable, arrays)
+        with torch.no_grad(), NoModes():  # else linalg.pinv is wrong in the first call of a graph
+            return tuple([t.numpy() for t in parts(run([torch.from_numpy(a) for a in own]))])
 
-    def kinds(of: Sequence[Kind]) -> Sequence[Kind]:
+    def outlines(of: Sequence[Kind]) -> list[Any]:
         with _disable_current_modes():
             try:
-                made = run([_outline(*kind) for kind in of])
+                return run([_outline(*kind) for kind in of])
             except NotImplementedError:  # PyTorch knows no shapes of it
-                made = run([torch.ones_like(_outline(*kind), device="cpu") for kind in of])
-        return [(tuple(t.shape), TYPES[t.dtype]) for t in made]
+                return run([torch.ones_like(_outline(*kind), device="cpu") for kind in of])
+
+    def kinds(of: Sequence[Kind]) -> Sequence[Kind]:
+        made = outlines(of)
+        with _disable_current_modes():
+            return [(tuple(t.shape), TYPES[t.dtype]) for t in parts(made)]
 
     host = HostFunction(name, LIBRARY, on_arrays, kinds, on_arrays)
-    values = [leaves[n].value for n in places]
+    values = [beside(leaves[n]).value for n in places]
     form = HostForm(trace, host, values, strict=True, origin=Origin.of_caller())
-    whole = tuple(map(Tensor, form.results))
-    return whole if len(whole) > 1 else whole[0]
+    made = outlines([(v.shape, v.dtype) for v in values])
+    tensors = map(Tensor, form.results)
+    whole = [pair(t) if m.is_complex() else t for t, m in zip(tensors, made, strict=True)]
+    return tuple(whole) if len(whole) > 1 else whole[0]
+
+
+def _writeable(array: Any) -> Any:
+    """The same memory, without a mark that nobody writes to it: PyTorch, which does not, warns."""
+    if array.flags.c_contiguous:
+        return array_at(array.ctypes.data, array.shape, array.dtype)
+    return array.copy()
 
 
 def _outline(shape: Sequence[Any], kind: Any) -> Any:
@@ -85,20 +105,24 @@ def _outline(shape: Sequence[Any], kind: Any) -> Any:
 def _of_any_size(*args: Any, **named: Any) -> str | None:
     tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
     known = all(isinstance(extent, int) for t in tensors for extent in t.shape)
-    return None if known else "linear algebra along an axis of any size"
+    return None if known else "a call of the host along an axis of any size"
 
 
-def _hosted(overload: Any) -> None:
+def _hosted(overload: Any) -> Rule:
     name = overload.overloadpacket.__name__
 
     def call(*args: Any, **named: Any) -> Any:
         return _called(name, overload, (args, named))
 
-    rule(overload, refuses=_of_any_size)(call)
+    return call
 
 
 for _overload in CALLED:
-    _hosted(_overload)
+    rule(_overload, refuses=_of_any_size)(_hosted(_overload))
+for _overload in (  # of real matrices there are primitives
+    aten.linalg_solve_triangular.default, aten.linalg_matrix_exp.default,
+):  # fmt: skip
+    COMPLEX[_overload] = _hosted(_overload)
 
 
 # --- what says that a matrix has no factors -------------------------------------------------------

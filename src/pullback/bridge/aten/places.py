@@ -8,7 +8,7 @@ from typing import Any
 import pullback as pb
 from pullback.bridge.aten.shapes import slice_
 from pullback.bridge.aten.table import aten, of_numbers, rule
-from pullback.bridge.programs import TYPES
+from pullback.bridge.complexes import ELEMENTS
 
 REDUCES = {"add": "sum", "multiply": "prod"}
 
@@ -181,22 +181,22 @@ def triu_indices(rows: int, columns: int, offset: int = 0, **_: Any) -> Any:
 
 @rule(aten.empty.memory_format, aten.empty_permuted.default, aten.empty_strided.default)
 def empty(shape: Sequence[int], *_: Any, dtype: Any = None, **__: Any) -> Any:
-    return pb.zeros(tuple(shape), dtype=pb.float32 if dtype is None else TYPES[dtype])
+    return pb.zeros(tuple(shape), dtype=pb.float32 if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.new_empty.default, aten.new_empty_strided.default)
 def new_empty(x: Any, shape: Sequence[int], *_: Any, dtype: Any = None, **__: Any) -> Any:
-    return pb.zeros(tuple(shape), dtype=x.dtype if dtype is None else TYPES[dtype])
+    return pb.zeros(tuple(shape), dtype=x.dtype if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.empty_like.default)
 def empty_like(x: Any, *, dtype: Any = None, **_: Any) -> Any:
-    return pb.zeros(tuple(x.shape), dtype=x.dtype if dtype is None else TYPES[dtype])
+    return pb.zeros(tuple(x.shape), dtype=x.dtype if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.new_full.default)
 def new_full(x: Any, shape: Sequence[int], value: Any, *, dtype: Any = None, **_: Any) -> Any:
-    return pb.full(tuple(shape), value, dtype=x.dtype if dtype is None else TYPES[dtype])
+    return pb.full(tuple(shape), value, dtype=x.dtype if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.fill.Scalar, aten.fill.Tensor)
@@ -208,14 +208,14 @@ def fill(x: Any, value: Any) -> Any:
 
 @rule(aten.linspace.default)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **_: Any) -> Any:
-    return pb.linspace(start, end, steps, dtype=None if dtype is None else TYPES[dtype])
+    return pb.linspace(start, end, steps, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.logspace.default)
 def logspace(
     start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, **_: Any
 ) -> Any:
-    kind = None if dtype is None else TYPES[dtype]
+    kind = None if dtype is None else ELEMENTS[dtype]
     return pb.logspace(start, end, steps, base=base, dtype=kind)
 
 

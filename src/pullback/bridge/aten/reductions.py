@@ -6,26 +6,26 @@ from typing import Any
 
 import pullback as pb
 from pullback.bridge.aten.table import aten, axes, rule
-from pullback.bridge.programs import TYPES
+from pullback.bridge.complexes import ELEMENTS
 from pullback.tensor.face.tensor import Tensor, value_of
 from pullback.tensor.library.sorting import first_of, order_of
 
 
 @rule(aten.sum.default, aten.sum.dim_IntList)
 def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    kind = None if dtype is None else TYPES[dtype]
+    kind = None if dtype is None else ELEMENTS[dtype]
     return pb.sum(x, axis=axes(dim, x.ndim), keepdims=keepdim, dtype=kind)
 
 
 @rule(aten.mean.default, aten.mean.dim)
 def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    given = x if dtype is None else pb.astype(x, TYPES[dtype])
+    given = x if dtype is None else pb.astype(x, ELEMENTS[dtype])
     return pb.mean(given, axis=axes(dim, x.ndim), keepdims=keepdim)
 
 
 @rule(aten.prod.default, aten.prod.dim_int)
 def prod(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    kind = None if dtype is None else TYPES[dtype]
+    kind = None if dtype is None else ELEMENTS[dtype]
     x = pb.astype(x, kind or pb.int64) if x.dtype == pb.bool_ else x
     return pb.prod(x, axis=axes(dim, x.ndim), keepdims=keepdim, dtype=kind)
 
@@ -107,14 +107,14 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
 def cumsum(x: Any, dim: int, dtype: Any = None) -> Any:
     if not x.ndim:
         return x
-    return pb.cumulative_sum(x, axis=dim, dtype=None if dtype is None else TYPES[dtype])
+    return pb.cumulative_sum(x, axis=dim, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.cumprod.default)
 def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
     if not x.ndim:
         return x
-    return pb.cumulative_prod(x, axis=dim, dtype=None if dtype is None else TYPES[dtype])
+    return pb.cumulative_prod(x, axis=dim, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.logcumsumexp.default)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pullback as pb
 from pullback.bridge.aten.table import aten, axes, rule
-from pullback.bridge.programs import TYPES
+from pullback.bridge.complexes import ELEMENTS
 
 
 @rule(
@@ -201,17 +201,17 @@ def same(x: Any, *_: Any, **__: Any) -> Any:
 
 @rule(aten._to_copy.default)
 def to_copy(x: Any, dtype: Any = None, **_: Any) -> Any:
-    return x if dtype is None else pb.astype(x, TYPES[dtype])
+    return x if dtype is None else pb.astype(x, ELEMENTS[dtype])
 
 
 @rule(aten.full.default)
 def full(shape: Sequence[int], value: Any, dtype: Any = None, **_: Any) -> Any:
-    return pb.full(tuple(shape), value, dtype=None if dtype is None else TYPES[dtype])
+    return pb.full(tuple(shape), value, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.full_like.default)
 def full_like(x: Any, value: Any, dtype: Any = None, **_: Any) -> Any:
-    return pb.full(tuple(x.shape), value, dtype=x.dtype if dtype is None else TYPES[dtype])
+    return pb.full(tuple(x.shape), value, dtype=x.dtype if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.zeros_like.default)
@@ -236,38 +236,38 @@ def ones(*args: Any, dtype: Any = None, **_: Any) -> Any:
 
 def _kind(args: Sequence[Any], dtype: Any) -> Any:
     if dtype is not None:
-        return TYPES[dtype]
+        return ELEMENTS[dtype]
     return args[0].dtype if len(args) > 1 else pb.float32
 
 
 @rule(aten.scalar_tensor.default)
 def scalar_tensor(value: Any, dtype: Any = None, **_: Any) -> Any:
-    return pb.full((), value, dtype=None if dtype is None else TYPES[dtype])
+    return pb.full((), value, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.arange.default)
 def arange(end: Any, dtype: Any = None, **_: Any) -> Any:
-    return pb.arange(end, dtype=None if dtype is None else TYPES[dtype])
+    return pb.arange(end, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.arange.start)
 def arange_start(start: Any, end: Any, dtype: Any = None, **_: Any) -> Any:
-    return pb.arange(start, end, dtype=None if dtype is None else TYPES[dtype])
+    return pb.arange(start, end, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.arange.start_step)
 def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None, **_: Any) -> Any:
-    return pb.arange(start, end, step, dtype=None if dtype is None else TYPES[dtype])
+    return pb.arange(start, end, step, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.eye.default, aten.eye.m)
 def eye(*sizes: int, dtype: Any = None, **_: Any) -> Any:
-    return pb.eye(*sizes, dtype=None if dtype is None else TYPES[dtype])
+    return pb.eye(*sizes, dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten._efficientzerotensor.default)
 def zero(shape: Sequence[int], *, dtype: Any = None, **_: Any) -> Any:
-    return pb.zeros(tuple(shape), dtype=None if dtype is None else TYPES[dtype])
+    return pb.zeros(tuple(shape), dtype=None if dtype is None else ELEMENTS[dtype])
 
 
 @rule(aten.copy.default)

@@ -19,6 +19,8 @@ Rule = Callable[..., Any]
 
 aten = torch.ops.aten
 RULES: dict[Any, Rule] = {}
+COMPLEX: dict[Any, Rule] = {}
+"""Rules that take complex numbers, where those of real ones do not."""
 # What a rule says before it is asked: why it does not take these arguments, or None.
 REFUSES: dict[Any, Callable[..., str | None]] = {}
 

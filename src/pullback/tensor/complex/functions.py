@@ -325,7 +325,8 @@ def _product(name: str, *args: Any, **settings: Any) -> Complex:
     if isinstance(z, Tensor):
         return _even(times(z, w.real), times(z, w.imag))
     (a, b), (c, d) = pair_of(z), pair_of(w)
-    return _even(times(a, c) - times(b, d), times(a, d) + times(b, c))
+    ac, bd, ad, bc = times(a, c), times(b, d), times(a, d), times(b, c)  # one loop may have all
+    return _even(ac - bd, ad + bc)
 
 
 def _running(earlier: Any, later: Any) -> Any:
@@ -384,6 +385,12 @@ def _diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: An
     return differences
 
 
+def _pad(x: Complex, pad_width: Any, value: Any = 0) -> Complex:
+    """`value`, which may be complex, around."""
+    real, imag = pair_of(value)
+    return Complex(ops.pad(x.real, pad_width, real), ops.pad(x.imag, pad_width, imag))
+
+
 def _count(z: Any, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     number: Tensor = ops.sum(ops.astype(_truth(z), "int64"), axis=axis, keepdims=keepdims)
     return number
@@ -403,7 +410,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "isfinite": lambda z: M.logical_and(M.isfinite(z.real), M.isfinite(z.imag)),
     "any": lambda z, *args, **given: ops.any(_truth(z), *args, **given),
     "all": lambda z, *args, **given: ops.all(_truth(z), *args, **given),
-    "diff": _diff, "count_nonzero": _count, "broadcast_arrays": _broadcast,
+    "pad": _pad, "diff": _diff, "count_nonzero": _count, "broadcast_arrays": _broadcast,
     "where": _where, "vecdot": _vecdot,
     "prod": _prod, "cumulative_prod": _cumulative_prod,
     "astype": _astype, "asarray": _asarray, "tensor": _asarray, "result_type": result_complex,
@@ -419,7 +426,7 @@ LINEAR = {
     "sum", "mean", "cumulative_sum", "stop_gradient", "reshape", "permute_dims",
     "matrix_transpose", "moveaxis", "expand_dims", "squeeze", "broadcast_to",
     "flip", "roll", "concat", "stack", "unstack", "split", "tile", "repeat", "tril", "triu",
-    "take", "take_along_axis", "pad",
+    "take", "take_along_axis",
 }  # fmt: skip
 PRODUCTS = {"matmul", "tensordot", "outer", "einsum"}
 FUNCTIONS |= {name: partial(_unary, name) for name in P.UNARY}

@@ -124,7 +124,38 @@ def test_eigenvalues(n: int, kind: str) -> None:
         near(turned(v) @ v, np.broadcast_to(np.eye(n), a.shape))
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 5, 16])
+@pytest.mark.parametrize("kind", ["drawn", "one", "symmetric", "turning", "defective"])
+def test_eigenvalues_of_any_matrix(n: int, kind: str) -> None:
+    """On values and in a program, which calls LAPACK too; also where all of them are real."""
+    a = drawn(2, n, n)
+    if kind == "one":
+        a = np.broadcast_to(np.eye(n), a.shape).copy()
+    if kind == "symmetric":
+        a = a + turned(a)
+    if kind == "turning":
+        a = a - turned(a)
+    if kind == "defective":
+        a = np.broadcast_to(np.eye(n) + np.eye(n, k=1), a.shape).copy()
+    program = pb.jit(lambda x: tuple(L.eig(x)))
+    for values, vectors in (L.eig(a), program(a)):
+        w, v = values.numpy(), vectors.numpy()
+        assert w.dtype == v.dtype == np.complex128
+        near(a @ v, v * w[..., None, :], 1e-12)
+        near(np.linalg.norm(v, axis=-2), np.ones((2, n)), 1e-12)
+        near(w, np.linalg.eig(a)[0])
+    assert [call.name for call in program.program.host_calls] == ["eig"]
+
+
+def test_what_has_no_eigenvalues() -> None:
+    with pytest.raises(SingularError, match="infs or NaNs"):
+        L.eigvals(np.full((2, 2), np.nan))
+    with pytest.raises(UnsupportedError, match=r"nobody to call .* \[E356\]"):
+        pb.jit(lambda a: L.eigvals(a).real, options=pb.Options(host=False))(np.eye(3))
+
+
 def test_float32_and_halves() -> None:
+    assert L.eigvals(pb.eye(2)).dtype == pb.complex64
     a = definite(12, 12).astype(np.float32)
     for found in ways(lambda x: tuple(L.eigh(x)), a):
         assert found[0].dtype == np.float32

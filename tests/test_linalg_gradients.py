@@ -21,6 +21,14 @@ def free(w: Any, v: Any) -> Any:
     return w, v * v
 
 
+def unturned(a: Any) -> Any:
+    """What depends on eigenvectors, but not on their phases."""
+    values, vectors = L.eig(a)
+    return pb.abs(vectors) ** 3 * pb.exp(values).real, pb.matmul(
+        vectors.mT.conj(), vectors
+    ).square()
+
+
 CASES: dict[str, tuple[Any, list[Any]]] = {
     "cholesky": (L.cholesky, [definite(2, 4, 4)]),
     "solve_triangular": (
@@ -42,6 +50,8 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
         [drawn(3, 4)],
     ),
     "svd in full": (lambda a: L.svd(a).S, [drawn(3, 4)]),
+    "eigvals": (lambda a: (L.eigvals(a).square(), pb.exp(L.eigvals(a)).real), [drawn(2, 4, 4)]),
+    "eig": (unturned, [drawn(4, 4)]),
     "pinv": (L.pinv, [drawn(2, 5, 3)]),
     "pinv of rank 2": (lambda a, b: L.pinv(a @ b, rtol=1e-8), [drawn(5, 2), drawn(2, 4)]),
     "lstsq": (lambda a, b: L.lstsq(a, b)[:2], [drawn(3, 5), drawn(3)]),

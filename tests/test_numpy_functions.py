@@ -27,6 +27,8 @@ def square(x: Any) -> Any:
 LINEAR: dict[str, list[Callable[[Any], Any]]] = {
     "linalg.cholesky": [lambda x: np.linalg.cholesky(square(x))],
     "linalg.det": [lambda x: np.linalg.det(square(x))],
+    "linalg.eig": [lambda x: np.linalg.eig(square(x))[0].real],
+    "linalg.eigvals": [lambda x: np.linalg.eigvals(square(x)).real],
     "linalg.eigh": [lambda x: np.linalg.eigh(square(x))[0]],
     "linalg.eigvalsh": [lambda x: np.linalg.eigvalsh(square(x))],
     "linalg.inv": [lambda x: np.linalg.inv(square(x))],
@@ -190,7 +192,7 @@ def test_what_is_not_there_is_refused_by_name() -> None:
     array = A.copy()
     refused: dict[str, Callable[[], Any]] = {
         "np.cbrt of a tensor": lambda: np.cbrt(x),
-        "np.linalg.eig of a tensor": lambda: np.linalg.eig(x),
+        "np.linalg.tensorinv of a tensor": lambda: np.linalg.tensorinv(x),
         "np.linalg.eigh of a tensor with UPLO": lambda: np.linalg.eigh(x, UPLO="U"),
         "np.gradient": lambda: np.gradient(x),
         "into an array": lambda: array.__iadd__(x),

@@ -27,10 +27,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.bridge import breaks
 from pullback.bridge.aten import RULES
+from pullback.bridge.aten.control import WITHIN
 from pullback.bridge.bounds import TOLD
 from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.effects import with_own_tokens
-from pullback.bridge.graphs import Native, lacking
+from pullback.bridge.graphs import Native, graph_of, lacking
 from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.layout import overlaps
 from pullback.bridge.margins import with_margins
@@ -342,7 +343,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     steps = _steps(gm)
     lack = {n: why for n in steps if (why := lacking(n)) is not None}
     failed, hosts = tried(gm, lack)
-    reasons = lack | failed
+    reasons = _apart(steps, lack | failed)
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
         listed = "".join(f"\n  {one}" for one in left)
@@ -363,6 +364,13 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     RECORD.note(graph, dict(zip(names, left, strict=True)), calls, shares)
     noted = (tuple(left), tuple(calls))
     return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
+
+
+def _apart(steps: Sequence[Node], reasons: dict[Node, str]) -> dict[Node, str]:
+    """With branches and loops, beside what else PyTorch runs: parts of a graph have no graphs."""
+    within = [n for n in steps if n.target in WITHIN and n not in reasons]
+    why = "a branch or a loop, in a graph of which PyTorch runs a part"
+    return reasons | dict.fromkeys(within if reasons else (), why)
 
 
 def _host_calls(hosts: Mapping[Node, str]) -> list[HostCall]:
@@ -402,7 +410,7 @@ class _Support(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no typ
         self._names = {n.name for n in reasons}
 
     def is_node_supported(self, submodules: Mapping[str, Any], node: Any) -> bool:
-        own = node.name in self._names or node.target == SEED
+        own = node.name in self._names or node.target == SEED or graph_of(node) is not None
         return not own and lacking(node) is None
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,11 +54,49 @@ def lacking(node: Node) -> str | None:
         return f"no rule for {node.target}"
     if (unknown := _unknown(node)) is not None:
         return unknown
+    if (within := _lacking_within(node)) is not None:
+        return within
     asked = REFUSES.get(node.target)
     if asked is None:
         return None
     metas = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     return asked(*metas[0], **metas[1])
+
+
+def _lacking_within(node: Node) -> str | None:
+    """Why a graph that a node has among its arguments has no place in a program."""
+    inner = (graph_of(n) for n in node.all_input_nodes)
+    steps = (n for gm in inner if gm is not None for n in gm.graph.nodes)
+    reasons = (lacking(n) for n in steps if n.op not in ("placeholder", "output"))
+    return next((f"{why}, in a branch or a loop" for why in reasons if why is not None), None)
+
+
+def graph_of(node: Node) -> Any:
+    """The graph that a node names; None: it is none."""
+    if node.op != "get_attr":
+        return None
+    value = getattr(node.graph.owning_module, str(node.target), None)
+    return value if isinstance(value, torch.fx.GraphModule) else None
+
+
+def function_of(gm: Any) -> Callable[..., Any]:
+    """A graph within a graph as a function of tensors of pullback's."""
+    nodes = list(gm.graph.nodes)
+    places = [n for n in nodes if n.op == "placeholder"]
+
+    def run(*args: Any) -> Any:
+        values: dict[Node, Any] = dict(zip(places, args, strict=True))
+        for node in nodes:
+            if node.op == "get_attr":
+                inner = graph_of(node)
+                held = getattr(gm, str(node.target))
+                values[node] = Tensor(held.numpy()) if inner is None else function_of(inner)
+            elif node.op == "call_function":
+                given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = typed(applied(node, given, named), node.meta.get("val"))
+        return torch.fx.map_arg(nodes[-1].args[0], values.__getitem__)
+
+    return run
 
 
 def _is_number(node: Node) -> bool:
@@ -111,7 +149,9 @@ class Native:
         nodes = list(gm.graph.nodes)
         self._given = [n for n in nodes if n.op == "placeholder"]
         self._seed = next((n for n in nodes if n.target == SEED), None)
-        self._constants = [n for n in nodes if n.op == "get_attr"]
+        self._constants = [n for n in nodes if n.op == "get_attr" and graph_of(n) is None]
+        inner = ((n, graph_of(n)) for n in nodes)
+        self._functions = {n: function_of(gm) for n, gm in inner if gm is not None}
         self._held = [getattr(gm, str(n.target)) for n in self._constants]
         copies = [n for n in nodes if n.target == COPY]
         outputs = nodes[-1].args[0]
@@ -167,6 +207,9 @@ class Native:
         if self._pairs or any(map(_is_complex, self._steps)):
             self.reason = "complex numbers, whose programs have fixed sizes"
             return None
+        if self._functions:
+            self.reason = "branches or loops, whose programs have fixed sizes"
+            return None
         results = [*self._results, *(source for _, source in self._writes)]
         count = len(self._results)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
@@ -194,7 +237,7 @@ class Native:
         """The graph on tensors of pullback's."""
         places = [*self._used, *self._constants]
         given = [pair(a) if _is_complex(n) else a for n, a in zip(places, args, strict=True)]
-        values: dict[Node, Any] = dict(zip(places, given, strict=True))
+        values: dict[Node, Any] = dict(zip(places, given, strict=True)) | self._functions
         for node in self._steps:
             given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = typed(applied(node, given, named), node.meta.get("val"))
@@ -330,7 +373,7 @@ def applied(node: Node, given: Any, named: Any) -> Any:
 
 def typed(value: Any, meta: Any) -> Any:
     """A result of the type, and the shape, that the graph promised."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and meta is not None:
         return type(value)(typed(v, m) for v, m in zip(value, meta, strict=True))
     if not isinstance(meta, torch.Tensor) or value is None:
         return value

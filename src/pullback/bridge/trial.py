@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from pullback.bridge.complexes import PAIRS, pair
 from pullback.bridge.draws import SEED
-from pullback.bridge.graphs import applied, typed
+from pullback.bridge.graphs import applied, function_of, graph_of, typed
 from pullback.bridge.programs import TYPES
 from pullback.bridge.writes import COPY
 from pullback.errors import PullbackError
@@ -55,7 +55,9 @@ def tried(gm: Any, left: Mapping[Node, str]) -> Trial:
                     continue
                 except Exception as error:  # what a rule does not expect is no error of the user's
                     failed[node] = _why(error, given, named)
-            values[node] = _fresh(trace, node.meta.get("val"))
+            inner = graph_of(node)
+            own = node.meta.get("val")
+            values[node] = _fresh(trace, own) if inner is None else function_of(inner)
     return Trial(failed, hosts)
 
 

@@ -17,6 +17,7 @@ from pullback.linalg.factors import (
     solve,
     solve_triangular,
 )
+from pullback.linalg.general import ComplexEigen, eig, eigvals
 from pullback.linalg.norms import cond, matrix_norm, norm, vector_norm
 from pullback.linalg.products import (
     cross,
@@ -47,11 +48,11 @@ from pullback.tensor.face.dialect import unknown as _unknown
 from pullback.tensor.library.ops import matmul, matrix_transpose, tensordot, vecdot
 
 __all__ = [
-    "LU", "QR", "SVD", "Eigen", "Lstsq", "SLogDet", "cholesky", "cond", "cross", "det", "diagonal",
-    "eigh", "eigvalsh", "inv", "lstsq", "lu", "matmul", "matrix_exp", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
-    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
-    "vector_norm",
+    "LU", "QR", "SVD", "ComplexEigen", "Eigen", "Lstsq", "SLogDet", "cholesky", "cond", "cross",
+    "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu", "matmul",
+    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot",
+    "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
+    "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ LIBRARY = f"PyTorch {torch.__version__}"
 CALLED = (
     aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default,
     aten._linalg_det.default, aten._linalg_eigh.default, aten._linalg_slogdet.default,
+    aten.linalg_eig.default, aten.linalg_eigvals.default,
     aten._linalg_solve_ex.default, aten._linalg_svd.default, aten.cholesky.default,
     aten.cholesky_inverse.default, aten.cholesky_solve.default, aten.geqrf.default,
     aten.linalg_cholesky_ex.default, aten.linalg_householder_product.default,

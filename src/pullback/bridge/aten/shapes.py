@@ -193,7 +193,7 @@ def select_backward(head: Any, shape: Sequence[int], dim: int, index: int) -> An
 
 @rule(
     aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
-    aten.contiguous.default,
+    aten.contiguous.default, aten.detach_copy.default, aten.alias_copy.default,
 )  # fmt: skip
 def same(x: Any, *_: Any, **__: Any) -> Any:
     return x

@@ -297,7 +297,8 @@ FUNCTIONS: dict[str, Known] = {
     "ndim": _known(lambda a: a.ndim, "a"),
     "size": _known(lambda a: a.size, "a"),
     **{f"linalg.{n}": _known(_under("a", getattr(LA, n)), "a")
-       for n in ("cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "pinv", "slogdet")},
+       for n in ("cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "pinv",
+                 "slogdet")},
     "linalg.solve": _known(_under("a b", LA.solve), "a b"),
     "linalg.qr": _known(_under("a", LA.qr), "a mode"),
     "linalg.svd": _known(_under("a", LA.svd), "a full_matrices"),

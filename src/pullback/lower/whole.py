@@ -301,7 +301,8 @@ def tile_loops(
     rows = prob.height
     most = NARROW if _oblique(prob, column) else None
     wanted = asked.get("vectors")
-    height, vectors = register_tile(rows, column.most, width, target.profile, most, wanted)
+    fitting = min(rows, _apart(prob, rows, target))
+    height, vectors = register_tile(fitting, column.most, width, target.profile, most, wanted)
     if "rows" in asked:
         height = max(1, min(asked["rows"], rows, (target.vectors - 1 - vectors) // vectors))
     exact = exact_sums(target.vectors, width)
@@ -334,6 +335,20 @@ def tile_loops(
     if panel > target.l2 and not prob.work and not prob.needed:
         return _deep(context, prob, step, replace(made, terms=block), target)
     return replace(made, right=Right.ONE)
+
+
+def _apart(prob: Contraction, rows: int, target: Target) -> int:
+    """How many rows of `left`, read where they lie, the first-level cache holds at once: as many as
+    it has ways, where all lie at the same place in one.
+
+    196 x 2048 of 512 columns, one Zen 4 core: 14 x 32 sums 5.2 ms, 8 x 48 4.1.
+    """
+    first = target.profile.memories[0]
+    way = first.way // prob.kind.itemsize
+    if way <= 0 or not prob.left.plain:
+        return rows
+    meet = any(o.most > 1 and (prob.left.stride(o.var) or 1) % way == 0 for o in prob.rows)
+    return first.bytes // first.way if meet else rows
 
 
 def _across(prob: Contraction) -> bool:

@@ -10,8 +10,10 @@ import pytest
 
 import pullback as pb
 from pullback.backends.host.processor import named_target
+from pullback.backends.nests.cheapest import cheapest
 from pullback.backends.nests.flight import in_flight
 from pullback.backends.nests.price import price
+from pullback.cli.graph_text import parse_kernel
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
@@ -102,3 +104,46 @@ def test_more_rows_than_can_be_written_out_are_refused() -> None:
     x, w = np.ones((3, 40, 40), np.float32), np.ones((3, 5, 3), np.float32)
     with pytest.raises(pb.errors.OptionError, match="abreast"):
         pb.schedule(windows, x, w).choose("abreast.0", 99)
+
+
+# Of the backward of a Mixer's block: sums of products along channels, in a loop that has several.
+SHARED = """\
+kernel mean..reshape over [i < 16]
+  var matmul: float32[1024, 16]
+  var primals_4_: float32[512]
+  var convolution_: float32[2, 512, 4, 4]
+  var getitem_1_: float32[2, 16, 1]
+  var getitem_2_: float32[2, 16, 1]
+  var add: float32[2, 16, 512]
+  var add_2: float32[2, 16, 512]
+  var result2: float32[512]
+  var result3: float32[512]
+  var result7: float32[16]
+  stage _sum: float32[2, 16] at (j) -> scratch
+    _sum[i, j] = sum[k < 512](matmul[i * 512 + k, j] * primals_4_[k])
+  stage mean: float32[2, 16, 1] at (j) -> scratch
+    mean[i, j, k] = _sum[i, j] * 0.001953125
+  stage multiply: float32[2, 16, 512] at (j) -> scratch
+    multiply[i, j, k] = (convolution_[i, k, j // 4, j % 4] - getitem_1_[i, j, 0]) * getitem_2_[i, j, 0]
+  stage _sum_2: float32[2, 16] at (j) -> scratch
+    _sum_2[i, j] = sum[k < 512](matmul[i * 512 + k, j] * primals_4_[k] * multiply[i, j, k])
+  stage mean_2: float32[2, 16, 1] at (j) -> scratch
+    mean_2[i, j, k] = _sum_2[i, j] * 0.001953125
+  stage add_3: float32[2, 16, 512] at (j) -> store add_2
+    add_3[i, j, k] = add[i, j, k] + (matmul[i * 512 + k, j] * primals_4_[k] - mean[i, j, 0] - multiply[i, j, k] * mean_2[i, j, 0]) * getitem_2_[i, j, 0]
+  stage _sum_3: float32[512] at (k) -> store result2, partial
+    _sum_3[i] = sum[j < 2, k < 16](matmul[i + j * 512, k] * multiply[j, k, i])
+  stage _sum_4: float32[512] at (k) -> store result3, partial
+    _sum_4[i] = sum[j < 2, k < 16](matmul[i + j * 512, k])
+  stage _sum_5: float32[16] at (i) -> scratch
+    _sum_5[i] = sum[j < 1024](add[j // 512, i, j % 512])
+  stage reshape: float32[16] at (i) -> store result7
+    reshape[i] = _sum_5[i]
+"""  # noqa: E501
+
+
+def test_rows_that_a_loop_does_not_have_are_not_taken() -> None:
+    """Numbers of rows are tried by price; those that this loop does not have are left out."""
+    one = parse_kernel(SHARED)
+    chosen_ = cheapest(one, WIDE)
+    assert price(one, scheduled(one, WIDE, chosen_), WIDE).ns > 0

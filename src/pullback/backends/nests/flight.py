@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from math import prod
 
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
+from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Reduce
 from pullback.ir.kernel import Kernel, Stage
@@ -49,9 +51,12 @@ def in_flight(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
 def _cheapest(
     kernel: Kernel, target: Target, chosen: Choices, name: str, counts: Iterable[int]
 ) -> Choices:
-    """`chosen`, or with the number of the lowest price."""
-    ways = (chosen, *(choices_of({**dict(chosen), name: count}) for count in counts))
-    return min(ways, key=lambda given: _ns(kernel, target, given)) if len(ways) > 1 else chosen
+    """`chosen`, or with the number of the lowest price, of those that the loop has."""
+    prices: dict[Choices, float] = {}
+    for given in (chosen, *(choices_of({**dict(chosen), name: count}) for count in counts)):
+        with suppress(OptionError):
+            prices[given] = _ns(kernel, target, given)
+    return min(prices, key=lambda given: prices[given])
 
 
 def _ns(kernel: Kernel, target: Target, chosen: Choices) -> float:

@@ -139,6 +139,7 @@ def test_the_rest_of_the_functions() -> None:
         "real in a function": (pb.matmul(z, x.T), Z @ Z.real.T),
         "real in a list": (pb.concat([x, z], axis=0), np.concatenate([Z.real, Z])),
         "pad": (pb.pad(z, [(0, 0), (2, 1)], 3.0), np.pad(Z, [(0, 0), (2, 1)], constant_values=3)),
+        "pad of real": (pb.pad(x, 1, 1j), np.pad(Z.real + 0j, 1, constant_values=1j)),
         "complex pad": (pb.pad(z, 1, 2 - 1j), np.pad(Z, 1, constant_values=2 - 1j)),
         "divide": (pb.divide(z, w + 3.0), Z / (W + 3.0)),
         "sigmoid": (pb.sigmoid(z), 1 / (1 + np.exp(-Z))),

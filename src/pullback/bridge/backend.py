@@ -343,7 +343,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     steps = _steps(gm)
     lack = {n: why for n in steps if (why := lacking(n)) is not None}
     failed, hosts = tried(gm, lack)
-    reasons = _apart(steps, lack | failed)
+    reasons = _with_graphs_within(steps, lack | failed)
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
         listed = "".join(f"\n  {one}" for one in left)
@@ -366,7 +366,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
 
 
-def _apart(steps: Sequence[Node], reasons: dict[Node, str]) -> dict[Node, str]:
+def _with_graphs_within(steps: Sequence[Node], reasons: dict[Node, str]) -> dict[Node, str]:
     """With branches and loops, beside what else PyTorch runs: parts of a graph have no graphs."""
     within = [n for n in steps if n.target in WITHIN and n not in reasons]
     why = "a branch or a loop, in a graph of which PyTorch runs a part"

@@ -325,8 +325,7 @@ def _product(name: str, *args: Any, **settings: Any) -> Complex:
     if isinstance(z, Tensor):
         return _even(times(z, w.real), times(z, w.imag))
     (a, b), (c, d) = pair_of(z), pair_of(w)
-    ac, bd, ad, bc = times(a, c), times(b, d), times(a, d), times(b, c)  # one loop may have all
-    return _even(ac - bd, ad + bc)
+    return _even(times(a, c) - times(b, d), times(a, d) + times(b, c))
 
 
 def _running(earlier: Any, later: Any) -> Any:
@@ -385,10 +384,11 @@ def _diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: An
     return differences
 
 
-def _pad(x: Complex, pad_width: Any, value: Any = 0) -> Complex:
-    """`value`, which may be complex, around."""
+def _pad(x: Any, pad_width: Any, value: Any = 0) -> Complex:
+    """`value` around; either may be complex."""
+    own = _complex(x)
     real, imag = pair_of(value)
-    return Complex(ops.pad(x.real, pad_width, real), ops.pad(x.imag, pad_width, imag))
+    return Complex(ops.pad(own.real, pad_width, real), ops.pad(own.imag, pad_width, imag))
 
 
 def _count(z: Any, axis: Any = None, *, keepdims: bool = False) -> Tensor:

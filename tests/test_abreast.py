@@ -139,7 +139,7 @@ kernel mean..reshape over [i < 16]
     _sum_5[i] = sum[j < 1024](add[j // 512, i, j % 512])
   stage reshape: float32[16] at (i) -> store result7
     reshape[i] = _sum_5[i]
-"""  # noqa: E501
+"""  # noqa: E501  # as the compiler prints it
 
 
 def test_rows_that_a_loop_does_not_have_are_not_taken() -> None:

@@ -18,15 +18,13 @@ from torch import nn  # noqa: E402  # it needs PyTorch
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 
+from torch_graphs import compiled  # noqa: E402
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:
-    return torch.compile(function, backend=pb.torch.backend, options={"fallback": fallback}, **how)
 
 
 def near(a: Any, b: Any, tolerance: float = 1e-5) -> None:

@@ -18,6 +18,8 @@ from pullback.errors import UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch_graphs import compiled  # noqa: E402
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
@@ -25,10 +27,6 @@ pytestmark = [
 ]
 fft, LA = torch.fft, torch.linalg
 KIND = torch.complex64
-
-
-def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:
-    return torch.compile(function, backend=pb.torch.backend, options={"fallback": fallback}, **how)
 
 
 def mixed(x: Any, w: Any) -> Any:

@@ -14,15 +14,13 @@ pytest.importorskip("torch._higher_order_ops.scan", reason="this PyTorch has no 
 from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
+from torch_graphs import compiled  # noqa: E402
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:
-    return torch.compile(function, backend=pb.torch.backend, options={"fallback": fallback}, **how)
 
 
 def leaves(tree: Any) -> list[Any]:

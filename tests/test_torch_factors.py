@@ -13,16 +13,14 @@ import pullback as pb
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch_graphs import compiled  # noqa: E402
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
 LA = torch.linalg
-
-
-def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:
-    return torch.compile(function, backend=pb.torch.backend, options={"fallback": fallback}, **how)
 
 
 def definite(*shape: int, dtype: Any = torch.float32) -> Any:

@@ -83,20 +83,27 @@ def function_of(gm: Any) -> Callable[..., Any]:
     """A graph within a graph as a function of tensors of pullback's."""
     nodes = list(gm.graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
+    steps = [n for n in nodes if n.op == "call_function"]
+
+    def held(node: Node) -> Any:
+        if (inner := graph_of(node)) is not None:
+            return function_of(inner)
+        return Tensor(getattr(gm, str(node.target)).numpy())
 
     def run(*args: Any) -> Any:
         values: dict[Node, Any] = dict(zip(places, args, strict=True))
-        for node in nodes:
-            if node.op == "get_attr":
-                inner = graph_of(node)
-                held = getattr(gm, str(node.target))
-                values[node] = Tensor(held.numpy()) if inner is None else function_of(inner)
-            elif node.op == "call_function":
-                given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = typed(applied(node, given, named), node.meta.get("val"))
+        values |= {n: held(n) for n in nodes if n.op == "get_attr"}
+        _follow(steps, values)
         return torch.fx.map_arg(nodes[-1].args[0], values.__getitem__)
 
     return run
+
+
+def _follow(steps: Sequence[Node], values: dict[Node, Any]) -> None:
+    """Add what each step gives, of the type that the graph promised."""
+    for node in steps:
+        given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        values[node] = typed(applied(node, given, named), node.meta.get("val"))
 
 
 def _is_number(node: Node) -> bool:
@@ -238,15 +245,12 @@ class Native:
         places = [*self._used, *self._constants]
         given = [pair(a) if _is_complex(n) else a for n, a in zip(places, args, strict=True)]
         values: dict[Node, Any] = dict(zip(places, given, strict=True)) | self._functions
-        for node in self._steps:
-            given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = typed(applied(node, given, named), node.meta.get("val"))
+        _follow(self._steps, values)
         results = [
             values[n] if order is None else permute_dims(values[n], order)
             for n, order in zip(self._results, self._orders, strict=True)
         ]
-        results = list(map(beside, results))
-        return (*results, *(values[source] for _, source in self._writes))
+        return (*map(beside, results), *(values[source] for _, source in self._writes))
 
     def __call__(self, args: Any) -> Any:
         """Raises: UnsupportedError for arguments that share memory which the graph writes; what
@@ -277,9 +281,9 @@ class Native:
         used = args if places.used is None else [args[n] for n in places.used]
         if self._indices.asked:
             self._indices.check(dict(zip(self._used, used, strict=True)))
-        used = parts(used) if self._pairs else used
         results = [empty_strided(*kind) for kind in places.results]
-        ready.fill([*used, *self._held] if self._held else used, results)
+        every = [*used, *self._held] if self._held else used
+        ready.fill(parts(every) if self._pairs else every, results)
         made = [
             results[n] if n is not None else None if m is None else args[m]
             for n, m in places.outputs

@@ -28,6 +28,7 @@ from pullback.linalg.operation import (
     size,
     written,
 )
+from pullback.linalg.products import diagonal
 from pullback.tensor.complex.pairs import Complex
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.forms.hosted import Kind
@@ -102,10 +103,6 @@ def _off(z: Complex, values: Complex, conjugate: bool) -> Complex:
     return Complex(*map(quotient, parts))
 
 
-def _diagonal(x: Tensor) -> Tensor:
-    return written("diagonal", x.shape[:-1], lambda *at: x[(*at, at[-1])])
-
-
 def _matrix_of(values: Tensor) -> Tensor:
     """``diag(values)``"""
     shape = (*values.shape, values.shape[-1])
@@ -124,7 +121,7 @@ def _pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
     inner = Complex(_matrix_of(heads[0]), _matrix_of(heads[1]))
     if not (nothing(heads[2]) and nothing(heads[3])):
         along = turned @ Complex(*heads[2:])
-        lengths = _columns(turned @ vectors, _diagonal(along.real))
+        lengths = _columns(turned @ vectors, diagonal(along.real))
         inner = inner + _off(along - lengths, values, conjugate=True)
     return [_divided(turned, inner @ turned).real]
 
@@ -133,9 +130,9 @@ def _push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
     values, vectors = Complex(*outputs[:2]), Complex(*outputs[2:])
     inner = _divided(vectors, Complex.of(tangents[0]) @ vectors)
     moved = vectors @ _off(inner, values, conjugate=False)
-    lengths = _diagonal((_adjoint(vectors) @ moved).real)
+    lengths = diagonal((_adjoint(vectors) @ moved).real)
     moved = moved - _columns(vectors, lengths)
-    return [_diagonal(inner.real), _diagonal(inner.imag), moved.real, moved.imag]
+    return [diagonal(inner.real), diagonal(inner.imag), moved.real, moved.imag]
 
 
 EIG = Operation("eig", _host, _nobody, _pull, _push, _kinds, price=Price(0, 0))

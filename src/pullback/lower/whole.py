@@ -274,17 +274,25 @@ def _pitch(context: Context, prob: Contraction, target: Target) -> int | None:
 
     ``left[i, k] = x[i*4096 + k]  ->  s[i*4112 + k] = x[i*4096 + k]``
     """
-    left, width = prob.left, context.lanes(prob.kind.itemsize)
-    way = target.profile.memories[0].way // prob.kind.itemsize
-
-    def meets(step: int) -> bool:
-        return way > 0 and step % way == 0
-
-    if left.plain and not any(meets(left.stride(o.var) or 1) and o.most > 2 for o in prob.rows):
+    width = context.lanes(prob.kind.itemsize)
+    if prob.left.plain and not _rows_meet(prob, target):
         return None
     *outside, last = prob.over
     apart = rounded_up(last.most, width) * width
-    return apart + width if meets(apart * prod(o.most for o in outside)) else apart
+    whole = apart * prod(o.most for o in outside)
+    return apart + width if _meets(whole, prob, target) else apart
+
+
+def _meets(step: int, prob: Contraction, target: Target) -> bool:
+    """Whether elements a step apart share their places in the first-level cache."""
+    way = target.profile.memories[0].way // prob.kind.itemsize
+    return way > 0 and step % way == 0
+
+
+def _rows_meet(prob: Contraction, target: Target) -> bool:
+    """Whether more than two rows of `left`, read where they lie, share their places there."""
+    steps = (prob.left.stride(o.var) or 1 for o in prob.rows if o.most > 2)
+    return any(_meets(step, prob, target) for step in steps)
 
 
 def tile_loops(
@@ -301,7 +309,7 @@ def tile_loops(
     rows = prob.height
     most = NARROW if _oblique(prob, column) else None
     wanted = asked.get("vectors")
-    fitting = min(rows, _rows_held(prob, rows, target))
+    fitting = rows if asked.get("left") else min(rows, _rows_held(prob, rows, target))
     height, vectors = register_tile(fitting, column.most, width, target.profile, most, wanted)
     if "rows" in asked:
         height = max(1, min(asked["rows"], rows, (target.vectors - 1 - vectors) // vectors))
@@ -344,10 +352,7 @@ def _rows_held(prob: Contraction, rows: int, target: Target) -> int:
     196 x 2048 of 512 columns, one Zen 4 core: 14 x 32 sums 5.2 ms, 8 x 32 4.1.
     """
     first = target.profile.memories[0]
-    way = first.way // prob.kind.itemsize
-    if way <= 0 or not prob.left.plain:
-        return rows
-    meet = any(o.most > 1 and (prob.left.stride(o.var) or 1) % way == 0 for o in prob.rows)
+    meet = prob.left.plain and _rows_meet(prob, target)
     return first.bytes // first.way if meet else rows
 
 

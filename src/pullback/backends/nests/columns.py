@@ -69,8 +69,8 @@ def _alone(kernel: Kernel, target: Target) -> tuple[dict[str, int], dict[str, in
     close: dict[str, int] = {}
     for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
         seen = ways(stage, target)
-        swept = [SWEPT] if seen and _is_shared(stage, seen[0], lanes([stage], target)[0]) else []
-        if len(seen) + len(swept) < 2:
+        swept = bool(seen) and _is_shared(stage, seen[0], lanes([stage], target)[0])
+        if len(seen) + swept < 2:
             continue
         one, least = apart(kernel, stage, seen), inf
         prices: dict[int, float] = {}
@@ -81,17 +81,13 @@ def _alone(kernel: Kernel, target: Target) -> tuple[dict[str, int], dict[str, in
             ns = _least_ns(one, target, {**(best if one is kernel else {}), name: way.column})
             prices[way.column] = ns
             least = min(least, ns)
-        for column in swept:
-            given = choices_of({**(best if one is kernel else {}), name: column})
-            prices[column] = price(one, _flown(one, target, given), target, ROUGH).ns
+        if swept:
+            given = choices_of({**(best if one is kernel else {}), name: SWEPT})
+            prices[SWEPT] = price(one, _flown(one, target, given), target, ROUGH).ns
         first, *rest = sorted(prices, key=lambda column: prices[column])
         best[f"column.{number}"] = first
-        if (
-            SWEPT not in prices
-            and rest
-            and prices[rest[0]] < CLOSE * least
-            and len(kernel.stages) > 1
-        ):
+        near = bool(rest) and prices[rest[0]] < CLOSE * least
+        if near and not swept and len(kernel.stages) > 1:
             close[f"column.{number}"] = rest[0]
     return best, close
 

@@ -138,7 +138,7 @@ def test_the_order_of_writes_of_models(function: Any) -> None:
     """Through all of PyTorch, once where a part is its own."""
     for one in LIES:
         a, b = torch.randn(5, 5), torch.randn(5, 5)
-        for extra in (lambda t: t, lambda t: torch.fft.fft(t).real):
+        for extra in (lambda t: t, lambda t: torch.logaddexp(t + 0j, t + 1j).abs()):
 
             def whole(x: Any, y: Any, extra: Any = extra) -> Any:
                 z = extra(x)

@@ -83,14 +83,14 @@ def test_graphs_are_kept() -> None:
 
 def test_what_pytorch_runs_is_kept_and_told_again() -> None:
     def f(x: Any) -> Any:
-        return torch.fft.fft(torch.sin(x)).real * 2.0 + torch.tensor([1.0, 2.0, 3.0])
+        return torch.logaddexp(x.sin() + 0j, x + 1j).abs() * 2.0 + torch.tensor([1.0, 2.0, 3.0])
 
     x = torch.randn(3, 3)
     near(compiled(f)(x), f(x))
     told = str(pb.torch.report())
     again()
     near(compiled(f)(x), f(x))
-    assert hits() == 1 and str(pb.torch.report()) == told and "fft" in told
+    assert hits() == 1 and str(pb.torch.report()) == told and "logaddexp" in told
 
 
 def test_a_graph_of_another_process_tells_what_pytorch_runs(caplog: Any) -> None:
@@ -99,8 +99,8 @@ def test_a_graph_of_another_process_tells_what_pytorch_runs(caplog: Any) -> None
         again()
         caplog.clear()
         with caplog.at_level("INFO", logger="pullback"):
-            compiled(lambda x: torch.fft.rfft(x.sin()).abs())(x)
-        assert hits() == n and "PyTorch runs aten._fft_r2c" in caplog.text
+            compiled(lambda x: torch.logaddexp(x.sin() + 0j, x + 1j).abs())(x)
+        assert hits() == n and "PyTorch runs aten.logaddexp" in caplog.text
 
 
 def test_written_arguments_and_buffers() -> None:

@@ -157,9 +157,9 @@ def test_a_write_stays_behind_what_pytorch_reads() -> None:
     """A part that PyTorch runs reads an argument that a program then writes."""
 
     def f(x: Any) -> Any:
-        y = torch.fft.rfft(x).abs()
+        y = torch.logaddexp(x + 0j, x + 1j).abs()
         x.add_(1)
-        return y + x[:3]
+        return y + x
 
     a = torch.randn(4)
     b = a.clone()
@@ -347,13 +347,13 @@ def test_division_of_integers_is_exact() -> None:
 
 def test_what_pytorch_runs_is_reported() -> None:
     def f(x: Any) -> Any:
-        return torch.fft.rfft(x.sin()).abs() + 1
+        return torch.logaddexp(x.sin() + 0j, x + 1j).abs() + 1
 
     x = torch.randn(4, requires_grad=True)
     run = compiled(f, "allow")
     near(run(x), f(x))
     report = pb.torch.report()
-    assert any("_fft_r2c" in f.operator for f in report.fallbacks)
+    assert any("logaddexp" in f.operator for f in report.fallbacks)
     assert any("test_torch_compile.py" in f.line for f in report.fallbacks)
     assert "operators in programs" in str(report)
     own, eager = (torch.autograd.grad(g(x).sum(), x)[0] for g in (run, f))
@@ -373,7 +373,7 @@ def test_what_is_refused_has_a_code() -> None:
     for options in ({"fallback": "never"}, {"speed": 3}, {"threads": 0}, {"memory": "much"}):
         assert isinstance(refused(torch.sin, x, options=options), OptionError)
     assert refused(torch.sin, x, mode="fastest").code == "E385"
-    left = refused(torch.fft.fft, x, options={"fallback": "error"})
+    left = refused(torch.hash_tensor, x, options={"fallback": "error"})
     assert isinstance(left, UnsupportedError) and left.code == "E386"
     assert refused(torch.sin, x.to("meta")).code == "E387"
 

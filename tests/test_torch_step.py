@@ -410,14 +410,14 @@ def test_a_model_that_is_not_one_graph_is_refused_with_its_line() -> None:
 
 def test_what_has_no_rule_is_named_or_left_to_pytorch() -> None:
     def loss(z: Any, y: Any) -> Any:
-        return F.cross_entropy(z, y) + torch.fft.rfft(z).abs().sum()
+        return F.cross_entropy(z, y) + torch.logaddexp(z + 0j, z + 1j).abs().sum()
 
     ((x, y),) = batches(1)
     ours = nn.Linear(5, 3).double()
     theirs = copy.deepcopy(ours)
     own = torch.optim.SGD(ours.parameters(), lr=0.1)
     error = refusal("E386", UnsupportedError, lambda: pb.torch.step(ours, loss, own)(x, y))
-    assert "_fft_r2c" in error.what and "test_torch_step.py" in error.what
+    assert "logaddexp" in error.what and "test_torch_step.py" in error.what
     step = pb.torch.step(ours, loss, own, options={"fallback": "allow"})
     expected = loss(theirs(x), y)
     same(step(x, y), expected.detach())

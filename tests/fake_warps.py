@@ -17,6 +17,7 @@ import pytest
 
 from fake_cuda import FakeCuda, Kernel, Violation
 from pullback.backends.c.compiler import compiler
+from pullback.backends.cuda import backend as cuda
 from pullback.backends.cuda.code import COUNT
 from pullback.backends.cuda.driver import Driver
 from pullback.backends.cuda.pool import VARIABLE
@@ -84,7 +85,7 @@ class Warps:
         self.fake = fake
         self.backwards = False
         self.engines: list[Engine] = []
-        fake.kernels[COUNT] = Kernel(_counted, lambda given: [(given[0], 8, True)])
+        fake.kernels[COUNT] = Kernel(counted, lambda given: [(given[0], 8, True)])
 
     def add(self, routine: Routine, text: str) -> None:
         """The kernels of a routine."""
@@ -123,7 +124,7 @@ class Warps:
         return Kernel(run, touched)
 
 
-def _counted(given: Sequence[Any], blocks: int, each: int) -> None:
+def counted(given: Sequence[Any], blocks: int, each: int) -> None:
     place = ctypes.c_int64.from_address(given[0])
     place.value += ctypes.c_int64(given[1]).value
 
@@ -143,5 +144,5 @@ def device(patch: pytest.MonkeyPatch, pool: bool = False, **facts: int) -> tuple
         return ir
 
     patch.setattr(backend, "_text", text)
-    patch.setattr(backend, "driver", cache(lambda n=0: Driver(fake, n) if n else made))
+    patch.setattr(cuda, "driver", cache(lambda n=0: Driver(fake, n) if n else made))
     return made, warps

@@ -290,7 +290,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "installed", lambda group: points)
     registry._foreign.cache_clear()
     assert registry.named("again").name == "reference"
-    assert registry.names() == [*registry.OWN, "again", "gone", "part"]
+    assert registry.names() == [*registry.OWN, registry.GPU, "again", "gone", "part"]
     for name, says in (
         ("gone", "pullback_gone"),
         ("part", "absent_backend"),

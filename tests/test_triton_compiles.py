@@ -84,7 +84,8 @@ def orders(monkeypatch: Any) -> Iterator[dict[str, Order]]:
             given = [arguments[n] for n in kernel.arg_names]
             types = tuple(map(operator._type, given))
             path = kernel.fn.__code__.co_filename
-            made[kernel.fn.__name__] = Order(path, kernel.fn.__name__, types)
+            pointers = tuple(n for n, kind in enumerate(types) if kind.startswith("*"))
+            made[kernel.fn.__name__] = Order(path, kernel.fn.__name__, types, pointers)
         launch(self, kernel, call, arguments)
 
     monkeypatch.setattr(Operator, "launch", noted)

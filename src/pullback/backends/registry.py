@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
 ORACLE = "reference"
-# Those of this package: a folder and a class, imported when they are asked for.
+# Those of this package: a module and a class, imported when they are asked for.
 OWN = {
-    "llvm": "llvm.LLVM", "c": "c.C", "opencl": "opencl.OpenCL", "nvptx": "nvptx.NVPTX",
-    "triton": "triton.Triton", "reference": "reference.Reference", "kernels": "reference.Kernels",
-    "gpu": "nvptx.NVPTX",  # what reaches a device; Triton's kernels do not yet
+    "llvm": "llvm.backend.LLVM", "c": "c.backend.C", "opencl": "opencl.backend.OpenCL",
+    "nvptx": "nvptx.backend.NVPTX", "triton": "triton.backend.Triton",
+    "triton-cuda": "triton.launched.TritonCuda", "reference": "reference.backend.Reference",
+    "kernels": "reference.backend.Kernels",
 }  # fmt: skip
+GPU = "gpu"  # what launches on a device: Triton's kernels where Triton is, else those of LLVM
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {
     "compile": (Compiler, ("name", *(n for n in dir(Compiler) if not n.startswith("_")))),
@@ -36,7 +39,7 @@ PROTOCOLS = {
 
 def names() -> list[str]:
     """Every backend that is installed."""
-    return list(dict.fromkeys([*OWN, *(p.name for p in installed(GROUP))]))
+    return list(dict.fromkeys([*OWN, GPU, *(p.name for p in installed(GROUP))]))
 
 
 def named(name: str) -> Backend:
@@ -45,6 +48,8 @@ def named(name: str) -> Backend:
     Raises: UnsupportedError for one that is not there, that fails to load or is no backend.
     """
     name = str(name)
+    if name == GPU:
+        name = "nvptx" if find_spec("triton") is None else "triton-cuda"
     if name in OWN:
         return _own(OWN[name])
     return _of_file(*_version(Path(name))) if name.endswith(".py") else _foreign(name)
@@ -93,8 +98,8 @@ def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.n
 @cache
 def _own(place: str) -> Backend:
     """A backend of this package, one for all of its names."""
-    folder, kind = place.split(".")
-    return _checked(kind, getattr(import_module(f"{base.__package__}.{folder}.backend"), kind))
+    module, _, kind = place.rpartition(".")
+    return _checked(kind, getattr(import_module(f"{base.__package__}.{module}"), kind))
 
 
 @cache

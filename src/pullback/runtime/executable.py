@@ -38,7 +38,7 @@ from pullback.simplify.graph import simplify_graph
 Array = np.ndarray[Any, Any]
 
 _NO_SIZES: dict[str, int] = {}
-LOOPS, ASSEMBLY, PRICE = "loops", "assembly", "price"  # texts of kernels
+LOOPS, ASSEMBLY, PRICE, SCHEDULE = "loops", "assembly", "price", "schedule"  # texts of kernels
 
 
 class Executor(Protocol):
@@ -232,7 +232,9 @@ class Executable:
             return parts[0]
         for kernel in self.distinct():
             schedule = self.chosen(kernel, self.target)
-            parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule_text(schedule)}")
+            own = self.texts.get(SCHEDULE)
+            how = schedule_text(schedule) if own is None else own(kernel, schedule, self.target)
+            parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{how}")
             if PRICE in self.texts:
                 parts[-1] += "\n" + self.texts[PRICE](kernel, schedule, self.target)
         if self.steps:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 from pullback.backends.cuda.driver import Launching
-from pullback.config import entity
+from pullback.config import Ints, entity
 
 COUNT = "pb_count"
 # ``place += step``, of the counter of a loop.
@@ -31,45 +33,104 @@ COUNTING = b""".version 6.3
   ret;
 }
 """
+ERROR_BYTES = 32  # whether, site, value; and a word that nobody uses
+SITE_BYTES = 16  # whether, value: where each site has words of its own
+NOTHING = -1  # the place of a word that is 0
+
+# Extents that run together, numbers or names of sizes, and how many of them a block has.
+Grid = tuple[tuple[tuple[int | str, ...], int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel of some code: its name, blocks, threads of a block, bytes of shared memory."""
+    """A kernel of some code: its name, the product of what `grid` says as blocks, threads of each,
+    bytes of shared memory, the number of its image.
+
+    `given`: the places of its parameters among the words of a launch, in order; none: all of them.
+    `sites`: so many sites of the code stand before its own.
+    """
 
     name: str
-    blocks: int
+    grid: Grid
     threads: int
     shared: int = 0
+    image: int = 0
+    given: Ints = ()
+    sites: int = 0
 
-    @property
-    def how(self) -> Launching:
-        return Launching(self.blocks, self.threads, self.shared)
+    def how(self, sizes: Mapping[str, int]) -> Launching | None:
+        """A launch with symbolic extents as given; None: it has no blocks."""
+        blocks = 1
+        for extents, block in self.grid:
+            count = prod(sizes[e] if isinstance(e, str) else e for e in extents)
+            blocks *= -(-count // block)
+        return Launching(blocks, self.threads, self.shared) if blocks else None
+
+    def words(self, every: Sequence[int], errors: int) -> list[int]:
+        """Its parameters, of all words of a launch; that at the place `errors` is its own."""
+        own = list(every)
+        own[errors] += SITE_BYTES * self.sites
+        return [0 if n == NOTHING else own[n] for n in self.given] if self.given else own
+
+    @classmethod
+    def read(cls, row: Sequence[Any]) -> Entry:
+        """Of what JSON made of its fields."""
+        name, grid, threads, shared, image, given, sites = row
+        grid = tuple((tuple(extents), block) for extents, block in grid)
+        return cls(name, grid, threads, shared, image, tuple(given), sites)
+
+
+def blocks(count: int) -> Grid:
+    """So many blocks, always."""
+    return (((count,), 1),)
 
 
 @entity
 class CudaCode:
-    """PTX or a cubin with the kernels of one routine, in the order of their launches.
+    """Images, PTX or cubins, with the kernels of one routine, in the order of their launches.
 
-    Each takes the addresses of arguments and shared arrays, run-time extents, the address of the
-    words that a check writes, and that of scratch. `error`: the place of the one before the last.
+    The words of a launch are the addresses of arguments and shared arrays, run-time extents, the
+    address of what checks write, at the place `error`, and that of scratch. `sites`: so many have
+    words of their own there; 0: all share a record. `scratch`: bytes of a launch.
     """
 
-    image: bytes
+    images: tuple[bytes, ...]
     entries: tuple[Entry, ...]
     error: int
+    sites: int = 0
+    scratch: int = 0
 
     @classmethod
-    def read(cls, image: bytes, text: str) -> CudaCode:
-        """Of what `text` told. Raises: what malformed JSON does."""
-        error, rows = json.loads(text)
-        return cls(image, tuple(Entry(*row) for row in rows), error)
+    def read(cls, data: bytes) -> CudaCode:
+        """Of what `packed` made. Raises: what malformed JSON does."""
+        head, _, rest = data.partition(b"\n")
+        *numbers, sizes, rows = json.loads(head)
+        images, at = [], 0
+        for size in sizes:
+            images.append(rest[at : at + size])
+            at += size
+        return cls(tuple(images), tuple(map(Entry.read, rows)), *numbers)
 
     @property
-    def text(self) -> str:
-        """All but the image, as `Stored.symbol` keeps it."""
-        rows = [[e.name, e.blocks, e.threads, e.shared] for e in self.entries]
-        return json.dumps([self.error, rows])
+    def packed(self) -> bytes:
+        """All of it: a line that says what there is, and the images."""
+        sizes = [len(image) for image in self.images]
+        numbers = self.error, self.sites, self.scratch
+        head = json.dumps([*numbers, sizes, [astuple(e) for e in self.entries]])
+        return head.encode() + b"\n" + b"".join(self.images)
+
+    @property
+    def error_bytes(self) -> int:
+        """What checks write."""
+        return max(ERROR_BYTES, SITE_BYTES * self.sites)
+
+    def failed(self, words: Sequence[int]) -> tuple[int, int] | None:
+        """The site and the value of a check that failed, by the words that it wrote."""
+        if self.sites:
+            wrong = (n for n in range(self.sites) if words[2 * n])
+            return next(((n, words[2 * n + 1]) for n in wrong), None)
+        state, site, value, _ = words
+        return (site, value) if state else None
 
     @property
     def body(self) -> int:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import Image, lined
-from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
+from pullback.backends.base import Call, Image, lined
+from pullback.backends.cuda.code import COUNT, COUNTING, ERROR_BYTES, CudaCode, Entry
 from pullback.backends.cuda.driver import Driver, Launching
 from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
 from pullback.backends.cuda.memory import Resident
@@ -30,7 +30,8 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 
 Array = np.ndarray[Any, Any]
-ERROR_BYTES = 32  # whether, site, value; and a word that nobody uses
+# Of a pointer, bytes: code reads and writes whole vectors. Memory of the device begins at 256.
+ALIGNED = 16
 
 
 class Ended(Exception):
@@ -59,8 +60,8 @@ class CudaRunner:
             item: n
             for n, item in enumerate(i for i in P.items(image.block) if isinstance(i, P.Launch))
         }
-        self._checks = {call: n for n, call in enumerate(image.calls.values())}
-        self._functions: dict[CudaCode, list[tuple[int, Launching]]] = {}
+        self._errors, self._error_bytes = _errors(image)
+        self._functions: dict[CudaCode, list[tuple[int, Entry]]] = {}
         self._held = Held(driver)
         self._graphs: dict[P.Launch, int] = {}
         self._memory: Memory | None = None
@@ -91,14 +92,14 @@ class CudaRunner:
             return held.keep(pool.give, pool.take(size, planned))
 
         arena = take(image.plan.arena_bytes)
-        errors = take(ERROR_BYTES * (1 + len(self._checks)))
+        errors = take(self._error_bytes)
         self.stream, self.copies = (held.keep(driver.end_stream, driver.stream()) for _ in range(2))
         for code in image.codes:
             own: CudaCode = code.engine
             if own not in self._functions:
-                module = held.keep(driver.unload, driver.module(own.image))
+                images = [held.keep(driver.unload, driver.module(i)) for i in own.images]
                 self._functions[own] = [
-                    (driver.function(module, e.name, e.shared), e.how) for e in own.entries
+                    (driver.function(images[e.image], e.name, e.shared), e) for e in own.entries
                 ]
         self._count = driver.function(held.keep(driver.unload, driver.module(COUNTING)), COUNT)
         self._memory = Memory(arena, {}, errors, take)
@@ -138,7 +139,7 @@ class CudaRunner:
 
     def _given(self, memory: Memory, bindings: Mapping[Variable, Any]) -> None:
         """What the program reads is on its way to where it reads it."""
-        self.driver.fill(memory.errors, 0, ERROR_BYTES * (1 + len(self._checks)), self.stream)
+        self.driver.fill(memory.errors, 0, self._error_bytes, self.stream)
         self._places(memory, bindings)
         for variable, array in bindings.items():
             wanted = variable in self._reads or variable not in self._whole
@@ -160,7 +161,7 @@ class CudaRunner:
 
     def _places(self, memory: Memory, bindings: Mapping[Variable, Array | Resident]) -> None:
         """What lies on the device is used where it lies; but graphs, which loops are, have their
-        addresses for good: theirs is copied on the device.
+        addresses for good: theirs is copied on the device, as is what begins inside of a vector.
 
         Raises: UnsupportedError for an array of another device.
         """
@@ -173,7 +174,7 @@ class CudaRunner:
                     help_ = f'.to("{own}"), or pb.Options(.., target="{array.device}")'
                     raise UnsupportedError(what, help=help_, code="E314")
                 array.awaited(self.stream)
-                if not self._loops:
+                if not self._loops and array.address % ALIGNED == 0:
                     self._bound[variable] = array.address
         for variable in self.image.state:
             if variable not in self._bound and variable not in memory.state:
@@ -205,13 +206,14 @@ class CudaRunner:
 
     def _checked(self, memory: Memory) -> None:
         """Raises: IndexRangeError for what a check of an index told."""
-        words = np.zeros((1 + len(self._checks), ERROR_BYTES // 8), np.int64)
+        words = np.zeros(self._error_bytes // 8, np.int64)
         self.driver.to_host(words.ctypes.data, memory.errors, words.nbytes, self.stream)
         self.driver.wait(self.stream)
-        for call, number in self._checks.items():
-            state, site, value, _ = words[number].tolist()
-            if state:
-                raise IndexRangeError.checked(value, call.sites[site])
+        for call, at in self._errors.items():
+            code: CudaCode = call.parts[0].code.engine
+            wrong = code.failed(words[at // 8 : (at + code.error_bytes) // 8].tolist())
+            if wrong is not None:
+                raise IndexRangeError.checked(wrong[1], call.sites[wrong[0]])
 
     # -- items
 
@@ -301,7 +303,7 @@ class CudaRunner:
         call, plan = self.image.calls[kernel], self.image.plan
         shared = self._memory.arena + plan.shared[number]
         scratch = self._memory.arena + plan.scratch[number]
-        errors = self._memory.errors + ERROR_BYTES * self._checks[call]
+        errors = self._memory.errors + self._errors[call]
         for part in call.parts:
             facts = part.code.stored
             words = [self._address(v) for v in part.arguments]
@@ -309,9 +311,23 @@ class CudaRunner:
                 words.append(shared)
                 shared += lined(size)
             words += [self._sizes[name] for name in facts.sizes]
-            given = [ctypes.c_uint64(word) for word in (*words, errors, scratch)]
-            for function, how in self._functions[part.code.engine]:
-                self.driver.launch(function, how, given, self.stream)
+            code: CudaCode = part.code.engine
+            for function, entry in self._functions[code]:
+                how = entry.how(self._sizes)
+                if how is not None:
+                    own = entry.words([*words, errors, scratch], code.error)
+                    self.driver.launch(function, how, [*map(ctypes.c_uint64, own)], self.stream)
+
+
+def _errors(image: Image) -> tuple[dict[Call, int], int]:
+    """Where what the checks of a launch write begins, behind what nobody checks; bytes of all."""
+    starts: dict[Call, int] = {}
+    end = ERROR_BYTES
+    for call in image.calls.values():
+        if call not in starts:
+            starts[call] = end
+            end += max(part.code.engine.error_bytes for part in call.parts)
+    return starts, end
 
 
 def _bytes(variable: Variable) -> int:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
 from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-
-from pullback.backends.base import Code, Image, Job, Runner, Stored, Text
-from pullback.backends.cuda import lending
-from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry
-from pullback.backends.cuda.driver import architecture, driver
-from pullback.backends.cuda.memory import Resident
-from pullback.backends.cuda.runner import CudaRunner
+from pullback.backends.base import Code, Job, Text
+from pullback.backends.cuda.backend import OnDevice, device, unwatched
+from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry, blocks
+from pullback.backends.cuda.driver import architecture
 from pullback.backends.host.processor import library
 from pullback.backends.loops.backend import Loops, stored
 from pullback.backends.loops.key import routine_key
 from pullback.backends.nvptx.assemble import ptx
 from pullback.backends.nvptx.warp import LANES, emit_kernels, scratch_bytes
 from pullback.config import Options
-from pullback.errors import DeviceError, OptionError, UnsupportedError
+from pullback.errors import DeviceError, OptionError
 from pullback.ir import nest as N
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel
@@ -41,23 +36,21 @@ TILE = (16, 64)  # rows and columns of a product that a warp makes
 MOST_SCRATCH = 1 << 28  # bytes of all warps together
 
 
-class NVPTX(Loops):
+class NVPTX(OnDevice, Loops):
     """Routines as kernels, a warp for each task; what it needs to run is a driver."""
 
     name = "nvptx"
 
     def host(self) -> str:
         """The device. Raises: DeviceError."""
-        on = driver()
+        on = device()
         where = f"{self.name} on {on.name}, {architecture(on.capability)}"
         return f"{where}, {on.bytes >> 20} MiB, driver {on.version}"
 
     def machine(self, options: Options) -> Target:
         """A warp as a vector of 32 lanes. Raises: UnsupportedError for what runs on the host."""
-        if options.check or options.profile:
-            what = f"the backend {self.name!r} neither checks launches nor times them"
-            raise UnsupportedError(what, help="the backend `llvm` does", code="E358")
-        ordinal = _ordinal(options.target)
+        unwatched(options, self.name)
+        ordinal = self.ordinal(options.target)
         return _target(_capability(ordinal), ordinal)
 
     def identity(self, target: Target) -> str:
@@ -75,38 +68,6 @@ class NVPTX(Loops):
                 made[key] = _code(routine, key, job)
             codes.append(_facts(routine, key, made[key]))
         return codes
-
-    def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
-        if job.store is None:
-            return None
-        codes: dict[str, CudaCode] = {}
-        for facts in kept:
-            data = job.store.get(facts.key)
-            if data is None:
-                return None
-            codes.setdefault(facts.key, CudaCode.read(data, facts.symbol))
-        job.stats.loaded += len(codes)
-        return [Code(s, codes[s.key].body, 0, codes[s.key]) for s in kept]
-
-    def runner(self, image: Image) -> Runner:
-        """The device. Raises: DeviceError."""
-        return CudaRunner(image, driver(_ordinal(image.made.target)))
-
-    def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
-        """An array of a device, not filled. Raises: DeviceError."""
-        return Resident(driver(ordinal), shape, kind)
-
-    def received(self, data: Any, copy: bool | None) -> Resident:
-        """Another library's array of a device, or a copy. Raises: UnsupportedError, OptionError."""
-        return lending.received(data, driver, copy)
-
-    def handed(self, own: Any, kept: object, stream: Any, version: Any, copy: bool) -> Any:
-        """A DLPack capsule of an array, or of a copy. Raises: OptionError."""
-        return lending.handed(own, kept, stream, version, copy)
-
-    def interface_of(self, own: Any) -> dict[str, Any]:
-        """What `__cuda_array_interface__` says of an array. Raises: UnsupportedError."""
-        return lending.interface_of(own)
 
     def start(
         self, kernel: Kernel, target: Target, choices: Choices = (), unchosen: Choices | None = None
@@ -140,19 +101,10 @@ def _shown(kernel: Kernel, schedule: Schedule, target: Target) -> str:
     return ptx(_text(routine, target, "body", "finish"), int(target.cpu[3:]))
 
 
-def _ordinal(named: str | None) -> int:
-    """The number of the device that is asked for. Raises: OptionError for what names none."""
-    kind, _, number = (named or "cuda:0").partition(":")
-    if kind == "cuda" and number.isascii() and number.isdigit():
-        return int(number)
-    help_ = 'target="cuda:1" is a device; what its kernels are made for is read off it'
-    raise OptionError(f"target {named!r} for {NVPTX.name}", help=help_, code="E375")
-
-
 def _capability(ordinal: int = 0) -> int:
     """That of a device; of the first one, where there is none, the oldest. Raises: DeviceError."""
     try:
-        on = driver(ordinal)
+        on = device(ordinal)
     except DeviceError:
         if ordinal:
             raise
@@ -199,27 +151,27 @@ def _text(routine: N.Routine, target: Target, body: str, finish: str) -> str:
 def _code(routine: N.Routine, key: str, job: Job) -> CudaCode:
     """The PTX of a routine, from the store where it is there."""
     names = f"pb_{key[:24]}_body", f"pb_{key[:24]}_finish"
-    data = None if job.store is None else job.store.get(key)
-    if data is None:
-        text = _text(routine, job.target, *names)
-        data = ptx(text, int(job.target.cpu[3:])).encode()
-        job.stats.compiled += 1
-        if job.store is not None:
-            job.store.put(key, data)
-    else:
+    kept = None if job.store is None else job.store.get(key)
+    if kept is not None:
         job.stats.loaded += 1
+        return CudaCode.read(kept)
+    text = _text(routine, job.target, *names)
+    job.stats.compiled += 1
     warps = warps_of(routine)
     block = min(WARPS, warps)
-    entries = [Entry(names[0], -(-warps // block), block * LANES)]
+    entries = [Entry(names[0], blocks(-(-warps // block)), block * LANES)]
     if routine.finish:
-        entries.append(Entry(names[1], 1, LANES))
+        entries.append(Entry(names[1], blocks(1), LANES))
     error = len(routine.arguments) + len(routine.shared) + len(routine.sizes)
-    return CudaCode(data, tuple(entries), error)
+    code = CudaCode((ptx(text, int(job.target.cpu[3:])).encode(),), tuple(entries), error)
+    if job.store is not None:
+        job.store.put(key, code.packed)
+    return code
 
 
 def _facts(routine: N.Routine, key: str, code: CudaCode) -> Code:
     """A launch as one task, with scratch for all warps."""
-    facts = stored(routine, key, code.text)
+    facts = stored(routine, key)
     scratch, sites = scratch_bytes(routine) * warps_of(routine), (*facts.sites, ELSEWHERE)
     kept = replace(facts, finish=False, scratch=scratch, tasks=1, sites=sites)
     return Code(kept, code.body, 0, code)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import Aimed, Explained, Text, Values
+from pullback.backends.host.exchange import box
 from pullback.backends.triton import device, machine, offline, plan, text
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.fusing import fusing
@@ -27,6 +28,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest
 from pullback.ir.target import Target
+from pullback.machine.machine import LINE
 from pullback.schedule.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
@@ -49,47 +51,59 @@ class Triton(Aimed, Explained):
         Raises: OptionError.
         """
         gpu = machine.chosen(options)
-        fast = machine.TF32 if (options.target or "").endswith(machine.TF32) else ""
-        usual = Target()
-        own = replace(usual, name=gpu.target + fast, cpu=options.machine or gpu.name)
-        return fusing(replace(own, machine=usual.profile), _chooser(own))
+        fast = (options.target or "").endswith(machine.TF32)
+        return target_of(gpu, options.machine or gpu.name, fast)
 
     def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         return interpreted(kernel, *_loaded(kernel), values)
 
     def run_for(self, target: Target, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
-        return interpreted(kernel, *_loaded(kernel, _chooser(target)), values)
+        return interpreted(kernel, *_loaded(kernel, chooser(target)), values)
 
     def alone(self, kernel: Kernel, target: Target) -> tuple[str, list[Launch]]:
         """What stands before the functions of a file that stands alone, and a kernel's launches."""
-        return PRELUDE, plan.launches(kernel, _chooser(target))
+        return PRELUDE, plan.launches(kernel, chooser(target))
 
     def texts(self) -> Mapping[str, Text]:
-        """The source of its launches, what Triton compiles it to, their schedules and prices."""
-        stages = {stage: partial(_made, stage) for stage in ("ttir", "ptx")}
-        return {self.name: _text, **stages, "schedule": _schedule, "price": _price}
+        return texts(self.name)
+
+
+def texts(name: str) -> Mapping[str, Text]:
+    """The source of a kernel's launches, what Triton compiles it to, their schedules and prices."""
+    stages = {stage: partial(_made, stage) for stage in ("ttir", "ptx")}
+    return {name: _text, **stages, "schedule": _schedule, "price": _price}
+
+
+def target_of(gpu: machine.Gpu, cpu: str, fast: bool, ordinal: str = "") -> Target:
+    """What kernels are fused and scheduled for: a GPU, by its name or file, `fast` as tf32, the
+    device of some number.
+    """
+    usual = Target()
+    name = f"{gpu.target}{ordinal}{machine.TF32 if fast else ''}"
+    own = replace(usual, name=name, cpu=cpu)
+    return fusing(replace(own, machine=usual.profile), chooser(own))
 
 
 def _text(kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    made = plan.launches(kernel, _chooser(target))
+    made = plan.launches(kernel, chooser(target))
     return "\n\n".join(launch.source for launch in made)
 
 
 def _made(stage: str, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     gpu = machine.named(target.cpu)
-    made = orders(plan.launches(kernel, _chooser(target)))
+    made = orders(plan.launches(kernel, chooser(target)))
     return "\n\n".join(b.texts[stage] for b in offline.compiled(made, gpu.capability))
 
 
 def _schedule(kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    return text.schedules_text(kernel, _chooser(target))
+    return text.schedules_text(kernel, chooser(target))
 
 
 def _price(kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    return text.prices_text(kernel, _chooser(target), machine.named(target.cpu))
+    return text.prices_text(kernel, chooser(target), machine.named(target.cpu))
 
 
-def _chooser(target: Target) -> plan.Chooser:
+def chooser(target: Target) -> plan.Chooser:
     """Who chooses schedules for a target."""
     fast = target.name.endswith(machine.TF32)
     precision = Precision.TF32 if fast else Precision.EXACT
@@ -105,7 +119,7 @@ def interpreted(
     memory = {v: _array(v, values.get(v), sizes) for v in reads}
     for launch in made:
         _run(launch, getattr(module, launch.name), memory, sizes)
-    return {v: memory[v].reshape(_shape(v.shape, sizes)) for v in kernel.writes}
+    return {v: memory[v][_part(v, sizes)].copy() for v in kernel.writes}
 
 
 def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[Binary]:
@@ -120,7 +134,16 @@ def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[Binary]:
 def orders(made: Sequence[Launch]) -> list[Order]:
     """Launches as Triton's compiler takes them."""
     path = str(_file(made))
-    return [Order(path, launch.name, types(launch), launch.warps, launch.stages) for launch in made]
+    return [Order(path, m.name, types(m), aligned(m), m.warps, m.stages) for m in made]
+
+
+def aligned(launch: Launch) -> tuple[int, ...]:
+    """The arguments that begin at multiples of 16 bytes: what is smaller than a line of a cache
+    lies where it fits.
+    """
+    rows = enumerate(launch.arguments)
+    large = [n for n, v in rows if prod(box(v)) * v.dtype.itemsize >= LINE]
+    return (*large, *(len(launch.arguments) + len(launch.sizes) for _ in launch.sites[:1]))
 
 
 def types(launch: Launch) -> tuple[str, ...]:
@@ -168,12 +191,18 @@ def _shape(shape: Shape, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
     return tuple(sizes[e] if isinstance(e, Dim) else e for e in shape)
 
 
+def _part(variable: Variable, sizes: Mapping[Dim, int]) -> tuple[slice, ...]:
+    """What of an array of upper bounds a variable is in this run."""
+    return tuple(map(slice, _shape(variable.shape, sizes)))
+
+
 def _array(variable: Variable, given: Any, sizes: Mapping[Dim, int]) -> Array:
     """Memory of a variable: a copy of what it is given, else numbers that show if they are read."""
-    shape, kind = _shape(variable.shape, sizes), variable.dtype
+    kind, part = variable.dtype, _part(variable, sizes)
+    made = np.full(box(variable), np.nan if kind.is_float else kind.range()[1], kind.numpy)
     if given is not None:
-        return np.array(np.asarray(given)[tuple(map(slice, shape))], order="C")
-    return np.full(shape, np.nan if kind.is_float else kind.range()[1], kind.numpy)
+        made[part] = np.asarray(given)[part]
+    return made
 
 
 def _run(

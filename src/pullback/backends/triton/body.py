@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from pullback.algebra.bounds import bounds
 from pullback.backends.triton import language as L
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
-from pullback.ir.expr import Dim, Expr, Extent, Take
+from pullback.ir.expr import Dim, Expr, Extent, Take, upper
 from pullback.ir.graph import Variable
 from pullback.ir.node import walk
 
@@ -300,12 +301,12 @@ class Body:
         return made
 
     def offset(self, indices: Sequence[Expr], shape: Sequence[Extent]) -> Text:
-        """Where an element lies, row-major."""
+        """Where an element lies, row-major in an array of upper bounds."""
         terms, dims = [], frozenset[int]()
         for n, (index, extent) in enumerate(zip(indices, shape, strict=True)):
             if extent == 1 and not isinstance(extent, Dim):
                 continue
-            at, stride = self.known[index], L.times(tuple(shape[n + 1 :]))
+            at, stride = self.known[index], str(prod(map(upper, shape[n + 1 :])))
             dims |= at.dims
             terms.append(at.text if at.atom and stride == "1" else f"{at} * {stride}")
             if stride == "1":

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pullback.config import Options
-from pullback.errors import OptionError
+from pullback.errors import DeviceError, OptionError
 from pullback.machine import machine as processors
 
 HERE = Path(processors.__file__).with_name("gpu")
@@ -112,6 +112,27 @@ def chosen(options: Options) -> Gpu:
             return gpu
     targets = ", ".join(dict.fromkeys(gpu.target for gpu in known))
     raise OptionError(f"no GPU of target {wanted!r}", help=f"one of {targets}", code="E375")
+
+
+def of_device(capability: int, about: str, given: str | None = None) -> Gpu:
+    """The numbers of a device: those that are asked for, else of the file that its name has, else
+    of the first one of its capability.
+
+    Raises: DeviceError where there are none, OptionError for those of another capability.
+    """
+    if given is not None:
+        gpu = named(given)
+        if gpu.capability != capability:
+            what = f"numbers of {gpu.target}, for {about}, which is sm_{capability}"
+            raise OptionError(what, help="a file of its own capability", code="E375")
+        return gpu
+    alike = [gpu for gpu in map(named, names()) if gpu.capability == capability]
+    if not alike:
+        what = f"no file of numbers is of {about}, sm_{capability}"
+        help_ = f'machine="PATH{SUFFIX}", a file like those of {", ".join(names())}, or "nvptx"'
+        raise DeviceError(what, help=help_, code="E443")
+    words = about.lower().replace(" ", "").replace("-", "")
+    return next((gpu for gpu in alike if gpu.name in words), alike[0])
 
 
 def _read(where: str, data: dict[str, Any]) -> Gpu:

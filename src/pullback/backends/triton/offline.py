@@ -27,13 +27,15 @@ HIDDEN = 2
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A function of a file, to be compiled: types of its arguments (`*fp32`, `i64`), `warps` of 32
-    threads, `stages` of loads in flight.
+    """A function of a file, to be compiled: types of its arguments (`*fp32`, `i64`), the numbers of
+    those that are `aligned`, pointers to multiples of 16 bytes; `warps` of 32 threads, `stages` of
+    loads in flight.
     """
 
     path: str
     name: str
     types: tuple[str, ...]
+    aligned: tuple[int, ...] = ()
     warps: int = 4
     stages: int = 3
 

@@ -53,14 +53,10 @@ def _module(file: Path) -> Any:
 def _compiled(
     triton: Any, module: Any, function: dict[str, Any], target: Any, tool: Path
 ) -> dict[str, Any]:
-    """One function; its pointers are multiples of 16."""
+    """One function."""
     own = getattr(module, function["name"])
     types = dict(zip(own.arg_names, function["types"], strict=True))
-    aligned = {
-        (n,): [["tt.divisibility", 16]]
-        for n, kind in enumerate(function["types"])
-        if kind.startswith("*")
-    }
+    aligned = {(n,): [["tt.divisibility", 16]] for n in function["aligned"]}
     source = triton.compiler.ASTSource(fn=own, signature=types, constexprs={}, attrs=aligned)
     options = {
         "num_warps": function["warps"],

@@ -6,11 +6,12 @@ Each section runs in a process of its own, so that one that crashes ends no othe
 written to STEM.json and STEM.md after each, and what a section told before it was ended for its
 time stays. Sections that come when the ten minutes are over are left out. Exit code 0: all is
 right; 1: something is not; 3: there is no device. `--fake` runs it on none: kernels of `nvptx`
-thread by thread on this processor (tests/fake_warps.py), those of Triton as launches alone; its
-times say nothing.
+thread by thread on this processor (tests/fake_warps.py), those of Triton by its interpreter
+(tests/fake_triton.py); its times say nothing.
 
-Sections, what is worth most first: driver, triton, speed, nvptx, bandwidth, products, attention,
-graphs, feeders, assembled.
+Sections, what is worth most first: driver, programs, speed, training, triton, nvptx, bandwidth,
+products, attention, graphs, feeders, assembled. Those up to `triton` are programs of the backend
+`triton-cuda`, the others are of `nvptx`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ from pullback.conformance.run import conformance
 from pullback.errors import DeviceError
 
 NO_DEVICE = 3
-OPTIONS = Options(backend="nvptx", cache=None)
+OPTIONS, TRITON, LLVM = (Options(backend=n, cache=None) for n in ("nvptx", "triton-cuda", "llvm"))
 SEED = 0
-CELLS, CELLS_SECONDS = 100, 100  # of the suite at a time, and how long it may take
+CELLS, CELLS_SECONDS = 60, 75  # of the suite at a time, and how long it may take
 ALL_SECONDS = 585  # of all sections
 Result = dict[str, Any]
 
@@ -60,14 +60,7 @@ class Room:
     def __init__(self, fake: bool, path: Path | None = None) -> None:
         self.fake, self.path = fake, path
         self.facts: Result = {}
-        self.warps: Any = None
-        if fake:
-            import pytest
-
-            import fake_warps
-
-            made, self.warps = fake_warps.device(pytest.MonkeyPatch())
-        self.driver: Driver = made if fake else driver()
+        self.driver: Driver = faked() if fake else driver()
         self._context = self.driver.here()
         self._context.__enter__()  # for as long as the process lives
 
@@ -84,7 +77,7 @@ class Room:
 
     def timed(self, made: Any, arguments: Sequence[Any], times: int) -> float:
         """Milliseconds of the launches of a program, which has run; copies are not counted."""
-        made(*arguments)
+        kept = made(*arguments)  # where its launches write
         own = made.program.runner.own
         assert isinstance(own, CudaRunner)
         first, last = self.driver.event(timed=True), self.driver.event(timed=True)
@@ -94,7 +87,22 @@ class Room:
             own._block(own.image.block, True)
         self.driver.mark(last, own.stream)
         self.driver.wait(own.stream)
+        del kept
         return self.driver.between(first, last) / times
+
+
+def faked() -> Driver:
+    """A device that is none, for both backends."""
+    import pytest
+
+    import fake_warps
+
+    made, warps = fake_warps.device(pytest.MonkeyPatch())
+    if find_spec("triton") is not None:
+        import fake_triton
+
+        fake_triton.device(pytest.MonkeyPatch(), warps.fake)
+    return made
 
 
 def rng() -> np.random.Generator:
@@ -141,13 +149,18 @@ def smoke(room: Room) -> Result:
     return {**facts, "MiB": on.bytes >> 20, "error of maps": maps, "error of sums": sums}
 
 
-def executed(room: Room) -> Result:
-    """The cells of the conformance suite, on the device."""
-    chosen = cells(CASES)[:: room.size(1, 40)]
+def warps(room: Room) -> Result:
+    """The cells of the conformance suite by LLVM's kernels."""
+    return executed(room, OPTIONS.backend, room.size(1, 40))
+
+
+def executed(room: Room, name: str, every: int) -> Result:
+    """Cells of the conformance suite, on the device."""
+    chosen = cells(CASES)[::every]
     verdicts = []
     began = time.monotonic()
     while len(verdicts) < len(chosen) and time.monotonic() - began < CELLS_SECONDS:
-        verdicts += conformance("nvptx", chosen[len(verdicts) : len(verdicts) + CELLS])
+        verdicts += conformance(name, chosen[len(verdicts) : len(verdicts) + CELLS])
     failed = [f"{v.cell.name}: {v.why}" for v in verdicts if v.state == "fail"]
     worst = max(verdicts, key=lambda v: v.error)
     assert not failed, f"{len(failed)} of {len(verdicts)} cells fail: " + "; ".join(failed[:20])
@@ -156,116 +169,54 @@ def executed(room: Room) -> Result:
     return {**counts, "largest error, ulp": f"{worst.error:.3g}, {worst.cell.name}"}
 
 
-def tritons(room: Room) -> Result:
-    """Kernels that Triton's compiler makes, launched by libcuda, beside the reference."""
-    from pullback.backends.reference.kernels import run_kernel
-    from pullback.backends.triton import backend as triton
+def programs(room: Room) -> Result:
+    """Small programs of every kind by Triton's kernels, beside the backend `llvm`."""
     from small_programs import PROGRAMS
 
-    names = ["softmax", "integers", "gather", "cumulative sum", "vector products"]
-    worst, launched = 0.0, 0
-    for name in names[: room.size(len(names), 2)]:
+    chosen = list(PROGRAMS)[:: room.size(1, 20)]
+    worst, launches = 0.0, 0
+    for number, name in enumerate(chosen, 1):
         function, arguments = PROGRAMS[name]("float32")
-        made = pb.jit(function, options=Options(backend="llvm", cache=None))
-        made(*arguments)
-        for kernel in made.program.kernels:
-            values = {v: _random(v) for v in kernel.reads}
-            got = by_triton(room, triton, kernel, values)
-            launched += 1
-            for variable, want in run_kernel(kernel, values).items():
-                if not room.fake:
-                    np.testing.assert_allclose(got[variable], want, rtol=1e-4, atol=1e-4)
-                    difference = got[variable].astype(np.float64) - want.astype(np.float64)
-                    worst = max(worst, float(np.abs(difference).max(initial=0.0)))
-    return {"kernels": launched, "largest difference": worst}
+        made = pb.jit(function, options=TRITON)
+        got, want = (listed(m(*arguments)) for m in (made, pb.jit(function, options=LLVM)))
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3, err_msg=name)
+            difference = one.astype(np.float64) - other.astype(np.float64)
+            worst = max(worst, float(np.abs(difference).max(initial=0.0)))
+        launches += made.program.launches
+        room.tell("programs", f"{number} of {len(chosen)}")
+        room.tell("launches", launches)
+        room.tell("largest difference", worst)
+    return room.facts
 
 
-def _random(variable: Any) -> Any:
-    kind = variable.dtype
-    if kind.is_float:
-        return rng().standard_normal(variable.shape).astype(kind.numpy)
-    return rng().integers(0, 2, variable.shape).astype(kind.numpy)
+def listed(made: Any) -> list[Any]:
+    """One result or several, as arrays."""
+    every = made if isinstance(made, list | tuple) else [made]
+    return [np.asarray(one) for one in every]
 
 
-def by_triton(room: Room, triton: Any, kernel: Any, values: Any) -> dict[Any, Any]:
-    """What the launches of a kernel write, by way of cubins."""
-    made = Launched(room, triton, [kernel], values)
-    made.run()
-    return made.read()
+class Compiled:
+    """What Triton's compiler says of the kernels that it makes from here on."""
 
+    def __init__(self) -> None:
+        from pullback.backends.triton import offline
 
-class Launched:
-    """Kernels by way of cubins, their arrays on the device; `binaries` say what they use."""
+        self.binaries: list[Any] = []
+        plain = offline.compiled
 
-    def __init__(self, room: Room, triton: Any, kernels: Sequence[Any], values: Any) -> None:
-        from pullback.backends.triton import machine, offline, plan
+        def noted(*given: Any) -> Any:
+            made = plain(*given)
+            self.binaries += made
+            return made
 
-        self.on, self.stream = room.driver, room.driver.stream()
-        self.gpu = machine.chosen(Options(target=f"sm_{self.on.capability}"))
-        made = [launch for k in kernels for launch in plan.launches(k, plan.chooser(self.gpu))]
-        orders = [
-            o for k in kernels for o in triton.orders(plan.launches(k, plan.chooser(self.gpu)))
-        ]
-        self.binaries = offline.compiled(orders, self.on.capability)
-        variables = dict.fromkeys(v for launch in made for v in launch.arguments)
-        nothing = {v: np.zeros(v.shape, v.dtype.numpy) for v in variables if v not in values}
-        self.arrays = {v: np.array(values.get(v, nothing.get(v))) for v in variables}
-        self.places = {v: self.on.allocate(a.nbytes) for v, a in self.arrays.items()}
-        errors = self.on.allocate(1 << 12)
-        self.on.fill(errors, 0, 1 << 12, self.stream)
-        for variable, array in self.arrays.items():
-            place = self.places[variable]
-            self.on.to_device(place, array.ctypes.data, array.nbytes, self.stream)
-        self.calls = []
-        for launch, binary in zip(made, self.binaries, strict=True):
-            if room.fake:
-                register(room, binary.name)
-            function = self.on.function(self.on.module(binary.cubin), binary.name, binary.shared)
-            programs = prod(-(-prod(extents) // block) for extents, block in launch.grid)
-            scratch = self.on.allocate(binary.scratch * programs)
-            words = [self.places[v] for v in launch.arguments] + [errors] * bool(launch.sites)
-            words += [scratch] + [0] * (offline.HIDDEN - 1)
-            how = Launching(programs, 32 * binary.warps, binary.shared)
-            self.calls.append((function, how, [ctypes.c_uint64(w) for w in words]))
+        offline.compiled = noted
 
-    def run(self) -> None:
-        for function, how, words in self.calls:
-            self.on.launch(function, how, words, self.stream)
-
-    def read(self) -> dict[Any, Any]:
-        """All arrays."""
-        for variable, array in self.arrays.items():
-            place = self.places[variable]
-            self.on.to_host(array.ctypes.data, place, array.nbytes, self.stream)
-        self.on.wait(self.stream)
-        return self.arrays
-
-    def ms(self, times: int) -> float:
-        """Milliseconds of a run, launched one by one."""
-        first, last = self.on.event(timed=True), self.on.event(timed=True)
-        self.run()
-        self.on.mark(first, self.stream)
-        for _ in range(times):
-            self.run()
-        self.on.mark(last, self.stream)
-        self.on.wait(self.stream)
-        return self.on.between(first, last) / times
-
-
-def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
-    """The kernels of a program for Triton; nothing is computed."""
-    from pullback.backends.triton.backend import Triton
-
-    def nothing(self: Any, target: Any, kernel: Any, values: Any) -> Any:
-        return {v: np.zeros(v.shape, v.dtype.numpy) for v in kernel.writes}
-
-    plain, Triton.run_for = Triton.run_for, nothing  # type: ignore[method-assign]
-    try:
-        made = pb.jit(function, options=Options(backend="triton", cache=None))
-        made(*arguments)
-    finally:
-        Triton.run_for = plain  # type: ignore[method-assign]
-    return list(made.program.kernels)
+    def told(self) -> str:
+        """Registers and stack of the worst of the kernels so far, which are forgotten."""
+        every, self.binaries = self.binaries, []
+        registers = max((b.registers for b in every), default=0)
+        return f"{registers} registers, stack {max((b.stack for b in every), default=0)}"
 
 
 def slopes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,36 +265,79 @@ def speed_cases(room: Room) -> Iterator[tuple[str, Any, list[Any], float, str, A
 
 def speed(room: Room) -> Result:
     """Triton's kernels at real sizes: time, what was priced, registers; PyTorch's time."""
-    from pullback.backends.triton import backend as triton
-    from pullback.backends.triton import plan
-    from pullback.backends.triton.price import Work
-
+    compiled, failed = Compiled(), []
     for name, function, given, work, unit, theirs in list(speed_cases(room))[: room.size(9, 1)]:
-        kernels = fused(function, given)
-        values = {v: _random(v) / 8 for k in kernels for v in k.reads if v.dtype.is_float}
         try:
-            made = Launched(
-                room, triton, kernels, {v: x.astype(v.dtype.numpy) for v, x in values.items()}
-            )
-            ms = made.ms(room.size(20, 1))
+            made = pb.jit(function, options=TRITON)
+            ms = room.timed(made, given, room.size(20, 1))
         except Exception as error:  # one that is not taken loses no other
             room.tell(name, f"{type(error).__name__}: {error}"[:300])
+            failed.append(name)
             continue
-        pairs = [p for k in kernels for p in plan.scheduled(k, plan.chooser(made.gpu))]
-        priced = sum(Work.of(g, made.gpu).price(s).ns for g, s in pairs) / 1e6
-        told = f"{ms:.4g} ms ({priced:.4g} priced), {work / ms:.4g} {unit}, {len(pairs)} launches"
-        told += f", registers {max(b.registers for b in made.binaries)}"
-        told += f", stack {max(b.stack for b in made.binaries)}"
+        priced = priced_ms(made)
+        told = f"{ms:.4g} ms ({priced:.4g} priced), {work / ms:.4g} {unit}"
+        told += f", {made.program.launches} kernels, {compiled.told()}"
         other = None if theirs is None else by_torch(theirs, given[0])
         room.tell(name, told if other is None else f"{told}; PyTorch {other:.4g} ms")
+    assert not failed, f"not run: {', '.join(failed)}"
     return room.facts
 
 
-def register(room: Room, name: str) -> None:
-    """A kernel that the fake launches and does nothing for."""
-    from fake_cuda import Kernel
+def priced_ms(made: Any) -> float:
+    """What the kernels of a program were said to cost, ms."""
+    return sum(made.program.target.machine.priced(k) for k in made.program.kernels) / 1e6
 
-    room.warps.fake.kernels[name] = Kernel(lambda *_: None, lambda _: [])
+
+def training(room: Room) -> Result:
+    """Steps of training in one program, captured: microseconds a step, beside the backend `llvm`'s
+    losses; a GPT and the seed's encoders.
+    """
+    from pullback import nn, optim
+
+    width, heads, tokens = room.size(256, 8), room.size(4, 2), room.size(128, 4)
+    layers, batch, words = room.size(4, 1), room.size(16, 2), room.size(96, 11)
+    steps = room.size(50, 2)
+    given = rng().integers(0, words, (batch, tokens + 1))
+
+    def train(options: Options) -> tuple[Any, Any]:
+        pb.random.manual_seed(SEED)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True)
+        table, model = nn.Embedding(words, width), nn.TransformerEncoder(layer, layers)
+        head = nn.Linear(width, words)
+        every = [p for module in (table, model, head) for p in module.parameters()]
+        own = optim.AdamW(every, lr=1e-3)
+
+        def step(i: Any, loss: Any, x: Any, y: Any) -> Any:
+            own.zero_grad()
+            logits = head(model(table(x), is_causal=True))
+            loss = nn.functional.cross_entropy(logits.reshape((-1, words)), y.reshape((-1,)))
+            loss.backward()
+            own.step()
+            return loss
+
+        @pb.jit(options=options)
+        def run(x: Any, y: Any) -> Any:
+            return pb.loop(steps, lambda i, loss: step(i, loss, x, y), pb.tensor(0.0))
+
+        return run, float(np.asarray(run(given[:, :-1].copy(), given[:, 1:].copy())))
+
+    for name, options in (("triton-cuda", TRITON), ("nvptx", OPTIONS)):
+        if room.fake and name != TRITON.backend:
+            continue
+        made, loss = train(options)
+        want = train(LLVM)[1]
+        assert abs(loss - want) < 2e-2 * abs(want), f"{name}: {loss}, not {want}"
+        began = time.monotonic()
+        made(given[:, :-1].copy(), given[:, 1:].copy()).numpy()
+        us = 1e6 * (time.monotonic() - began) / steps
+        launched = made.program.launches // steps
+        room.tell(f"{name}, us a step", f"{us:.5g}, {launched} kernels")
+    return room.facts
+
+
+def tritons(room: Room) -> Result:
+    """The cells of the conformance suite by Triton's kernels."""
+    return executed(room, TRITON.backend, room.size(2, 60))
 
 
 def assembled(room: Room) -> Result:
@@ -511,9 +505,11 @@ def by_torch(function: Callable[..., Any], x: Any) -> float | None:
 # What is done, and the most seconds that it may take.
 SECTIONS: dict[str, tuple[Callable[[Room], Result], int]] = {
     "driver": (smoke, 45),
-    "triton": (tritons, 60),
-    "speed": (speed, 150),
-    "nvptx": (executed, 140),
+    "programs": (programs, 100),
+    "speed": (speed, 120),
+    "training": (training, 60),
+    "triton": (tritons, 100),
+    "nvptx": (warps, 100),
     "bandwidth": (bandwidth, 30),
     "products": (products, 30),
     "attention": (attention, 30),

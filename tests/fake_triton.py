@@ -97,10 +97,12 @@ def memory(address: int, size: int, kind: DType) -> interpreter.Memory:
     return interpreter.Memory(backend._bytes(array), kind)
 
 
-def device(patch: pytest.MonkeyPatch, pool: bool = False, **facts: int) -> tuple[Driver, Blocks]:
+def device(
+    patch: pytest.MonkeyPatch, fake: FakeCuda | None = None, **facts: int
+) -> tuple[Driver, Blocks]:
     """The backend `triton-cuda` on a fake device from here on."""
-    patch.setenv(VARIABLE, "" if pool else "off")
-    fake = FakeCuda(**facts)
+    patch.setenv(VARIABLE, "off")
+    fake = FakeCuda(**facts) if fake is None else fake
     blocks, made = Blocks(fake), Driver(fake)
     plain = launched._code
 

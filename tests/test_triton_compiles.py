@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ import test_triton_tutorials as tutorials  # noqa: E402
 import test_triton_watched as watched  # noqa: E402
 from pullback.backends.triton import offline  # noqa: E402
 from pullback.backends.triton.offline import Order  # noqa: E402
+from pullback.errors import DeviceError  # noqa: E402
 from pullback.triton import operator  # noqa: E402
 from pullback.triton.operator import Operator  # noqa: E402
 
@@ -103,3 +107,22 @@ def test_a_derived_kernel_compiles(name: str, orders: dict[str, Order]) -> None:
     ):
         spills = binary.stack and ".local" not in binary.texts["ptx"]
         assert binary.cubin and binary.registers <= REGISTERS and not spills, order.name
+
+
+def test_a_compiler_that_is_killed_is_told_and_replaced(tmp_path: Path) -> None:
+    """While it compiles: its last words; before: another one is started."""
+    path = tmp_path / "k.py"
+    text = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    path.write_text(text)
+    with pytest.raises(DeviceError, match="its process ended with -9") as error:
+        offline.compiled([Order(str(path), "k", ())], CAPABILITY)
+    assert error.value.code == "E415"
+    good = tmp_path / "good.py"
+    good.write_text("import triton\n\n\n@triton.jit\ndef k():\n    pass\n")
+    orders = [Order(str(good), "k", ())] * 9
+    assert [b.name for b in offline.compiled(orders, CAPABILITY, most=2)] == ["k"] * 9
+    assert len(offline.COMPILERS._idle) >= 2
+    for compiler in offline.COMPILERS._idle:
+        os.kill(compiler._process.pid, signal.SIGKILL)
+        compiler._process.wait()
+    assert offline.compiled(orders[:1], CAPABILITY)[0].cubin

@@ -1,14 +1,17 @@
 """Compiles functions of Triton's for a GPU that need not be there, in a process of its own.
 
-``python worker.py FILE``: reads FILE (JSON: capability, functions), writes what it made.
-It imports nothing of pullback: Triton is imported here to compile, elsewhere to interpret.
+``python worker.py``: a line of JSON (capability, functions) in, one out: ``{"made": ..}``, or
+``{"error": ".."}``. It ends with its input, or where nobody asks for a minute. It imports nothing
+of pullback: Triton is imported here to compile, elsewhere to interpret.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import select
 import subprocess
 import sys
 import tempfile
@@ -17,28 +20,42 @@ from pathlib import Path
 from typing import Any
 
 TOOL = Path("backends", "nvidia", "bin", "cuobjdump")
+Modules = dict[tuple[Path, int], Any]  # by file, and when it was changed
+IDLE = 60  # seconds without an order
 USED = re.compile(r"REG:(\d+) STACK:(\d+)")  # what cuobjdump says of a function
 
 
-def main(path: Path) -> None:
-    """Every function: its code, its texts by stage, what it needs to run; Triton is imported
-    lazily, when the order is there.
-    """
-    asked = json.loads(path.read_text())
+def main() -> None:
+    """Orders, one after the other. What libraries print goes to the standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    modules: Modules = {}
+    while select.select([sys.stdin], [], [], IDLE)[0] and (line := sys.stdin.readline()):
+        try:
+            told: dict[str, Any] = {"made": _made(json.loads(line), modules)}
+        except Exception as error:
+            said = str(error).strip().splitlines() or ["no word of why"]
+            told = {"error": f"{type(error).__name__}: {said[-1]}"}
+        print(json.dumps(told), file=answers, flush=True)
 
+
+def _made(asked: dict[str, Any], modules: Modules) -> list[dict[str, Any]]:
+    """Every function: its code, its texts by stage, what it needs to run; Triton is imported
+    lazily, when the first order is there.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
 
     target = GPUTarget("cuda", asked["capability"], 32)
     tool = Path(triton.__file__).with_name("backends").parent / TOOL
-    modules: dict[str, Any] = {}
     made = []
     for function in asked["functions"]:
-        file = function["path"]
-        if file not in modules:
-            modules[file] = _module(Path(file).resolve(strict=True))
-        made.append(_compiled(triton, modules[file], function, target, tool))
-    print(json.dumps(made))
+        file = Path(function["path"]).resolve(strict=True)
+        version = file, file.stat().st_mtime_ns
+        if version not in modules:
+            modules[version] = _module(file)
+        made.append(_compiled(triton, modules[version], function, target, tool))
+    return made
 
 
 def _module(file: Path) -> Any:
@@ -92,4 +109,4 @@ def _used(cubin: bytes, tool: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

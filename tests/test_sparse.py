@@ -9,6 +9,8 @@ import pytest
 
 import pullback as pb
 from pullback import sparse as S
+from pullback.backends.nests.analysis import Facts, plan_lanes
+from pullback.backends.nests.ranges import lowered
 from pullback.errors import PullbackError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
@@ -375,3 +377,32 @@ def test_other_guards_stay() -> None:
     assert pb.jit(guarded(0.0))(x, n).numpy().tolist() == [0.0 + 1 + 2, 6.0]
     assert "from_" not in nest(guarded(1.0), x, n)
     assert pb.jit(guarded(1.0))(x, n).numpy().tolist() == [0.0 + 1 + 2 + 3 + 5, 6.0]
+
+
+@pytest.mark.parametrize("wide", [1, 2, 3, 5, 8, 12, 24, 28, 47])
+def test_rows_are_added_to_without_masks(wide: int) -> None:
+    """What was stored under a mask is not there for the next load: last lanes are powers of two."""
+    x = RNG.standard_normal((9, wide)).astype(np.float32)
+    rows, columns = RNG.integers(0, 4, 60), RNG.integers(0, 9, 60)
+    values = RNG.standard_normal(60).astype(np.float32)
+    made = pb.jit(lambda *given: pb.sparse.coo_matmul(*given, 4))
+    got = made(values, rows, columns, x).numpy()
+    want = np.zeros((4, wide))
+    np.add.at(want, rows, values[:, None] * x[columns].astype(np.float64))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    loops = made.program.source().split("define")[1]
+    added = loops[loops.index("fmul") :] if "fmul" in loops else loops
+    assert "@llvm.masked.store" not in added and "@llvm.masked.load" not in added
+
+
+def test_a_loop_has_no_more_lanes_than_elements() -> None:
+    """The smallest power of two that holds them."""
+    made = pb.jit(lambda *given: pb.sparse.coo_matmul(*given, 4))
+    place = np.zeros(60, np.int64)
+    for wide, lanes in ((8, 8), (4, 4), (3, 4)):
+        made(np.ones(60, np.float32), place, place, np.ones((9, wide), np.float32))
+        (kernel,) = made.program.kernels
+        target = made.program.target
+        routine = lowered(kernel, made.program.chosen(kernel, target))
+        counts = plan_lanes(routine, target, Facts()).loops.values()
+        assert {*counts} <= {lanes, target.lanes(4)} and lanes in counts

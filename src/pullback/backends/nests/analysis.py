@@ -198,6 +198,9 @@ def substitute(body: Sequence[Stmt], env: Mapping[Var, Expr]) -> tuple[Stmt, ...
     return tuple(map_expressions(s, change) for s in body)
 
 
+WIDEST = 64  # lanes of a vector, those of bytes
+
+
 @dataclass(frozen=True, slots=True)
 class LanePlan:
     """Lanes of every vector loop (by its variable) and of registers indexed by such a variable."""
@@ -211,8 +214,10 @@ def compute_bytes(dtype: DType) -> int:
     return 4 if dtype.is_float and dtype.bits == 16 else dtype.itemsize
 
 
-def plan_lanes(routine: Routine, target: Target) -> LanePlan:
-    """Lanes by the widest data type in each loop; loops that share a register tile agree."""
+def plan_lanes(routine: Routine, target: Target, facts: Facts) -> LanePlan:
+    """Lanes by the widest data type in each loop, no more than it has; loops that share a register
+    tile agree.
+    """
     loops: dict[Var, int] = {}
     tiles: dict[Register, int] = {}
     users: dict[Var, dict[Register, None]] = {}
@@ -220,7 +225,7 @@ def plan_lanes(routine: Routine, target: Target) -> LanePlan:
         if not isinstance(stmt, For) or stmt.kind is not LoopKind.VECTOR:
             continue
         width, registers = _survey(stmt)
-        lanes = target.lanes(width)
+        lanes = min(target.lanes(width), _least(stmt, facts))
         loops[stmt.var] = min(loops.get(stmt.var, lanes), lanes)
         users.setdefault(stmt.var, {}).update(registers)
     changed = True
@@ -233,6 +238,36 @@ def plan_lanes(routine: Routine, target: Target) -> LanePlan:
             loops[var] = lanes
             tiles.update(dict.fromkeys(registers, lanes))
     return LanePlan(loops, tiles)
+
+
+def _least(loop: For, facts: Facts) -> int:
+    """The smallest power of two of lanes that holds a whole loop: of 16 lanes with 8 masked, memory
+    that was just stored under the mask is not there for the next load of it.
+    """
+    trip = facts.form(loop.hi).minus(facts.form(loop.lo))
+    return WIDEST if trip.terms else 1 << max(0, trip.const - 1).bit_length()
+
+
+def tiled(loop: For, plan: LanePlan, varying: Varying) -> bool:
+    """Whether a register is indexed by the variable of a vector loop."""
+    for inner in statements(loop.body):
+        nodes = [n for n in walk(roots(inner)) if isinstance(n, Peek)]
+        used = [(n.register, n.indices) for n in nodes]
+        if isinstance(inner, Set | Combine):
+            used.append((inner.register, inner.indices))
+        if any(r in plan.tiles and at and varying.of(at[-1]) for r, at in used):
+            return True
+    return False
+
+
+def in_pieces(loop: For, plan: LanePlan, varying: Varying) -> bool:
+    """Whether the last lanes of a loop are powers of two of them, not those under a mask: it adds
+    to memory in place, and does nothing that goes across lanes.
+    """
+    every = list(statements(loop.body))
+    if not any(isinstance(s, StoreCombine) for s in every):
+        return False
+    return not any(isinstance(s, Combine) for s in every) and not tiled(loop, plan, varying)
 
 
 def _survey(loop: For) -> tuple[int, dict[Register, None]]:

@@ -12,7 +12,16 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, floor, prod
 
-from pullback.backends.nests.analysis import PACKED, Facts, LanePlan, Varying, is_strip, plan_lanes
+from pullback.backends.nests.analysis import (
+    PACKED,
+    Facts,
+    LanePlan,
+    Varying,
+    in_pieces,
+    is_strip,
+    plan_lanes,
+    tiled,
+)
 from pullback.backends.nests.ports import WINDOW, Lane, Place, Ports, Reader, peeked, stored_in
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.regions import Region, Spent, of_data
@@ -106,7 +115,7 @@ class Walk:
     def __init__(self, routine: Routine, target: Target, samples: int) -> None:
         self.routine, self.target, self.machine = routine, target, target.profile
         self.facts = Facts()
-        self.plan: LanePlan = plan_lanes(routine, target)
+        self.plan: LanePlan = plan_lanes(routine, target, self.facts)
         self.moves: dict[Var, Moves] = {}
         self.reader = Reader(target, self.machine, self.facts, self.moves)
         self.at = Samples(self.facts, frozenset(routine.sizes))
@@ -341,15 +350,20 @@ class Walk:
         varying = self.varying(s)
         trip = self.facts.form(s.hi).minus(self.facts.form(s.lo))
         short = not trip.terms and turns <= s.unroll * count
-        tiled = not trip.terms and self.tiled(s, varying)
-        groups = ceil(turns / count) if short or tiled else s.unroll
+        written_out = short or (not trip.terms and tiled(s, self.plan, varying))
+        groups = ceil(turns / count) if written_out else s.unroll
         block = min(turns, groups * count)
         level = Level(max(1.0, turns / block))
         self.bind(s, lo, level, turns, int(block))
-        masked = (turns % count > 0) / groups if short or tiled else 0.0
-        last = stored_in(self.target, None if trip.terms else int(turns % count))
-        lane = Lane(varying, count, groups, 1 + masked * (last - 1))
-        if short or tiled:
+        masked = (turns % count > 0) / groups if written_out else 0.0
+        after = None if trip.terms else int(turns % count)
+        last = stored_in(self.target, after)
+        pieces = 1
+        if after and in_pieces(s, self.plan, varying):
+            pieces, last = after.bit_count(), 1
+        more = pieces - 1 if written_out else 0
+        lane = Lane(varying, count, groups + more, 1 + masked * (last - 1))
+        if written_out:
             before = region.ports.across
             region.ports.across = 0.0
             self.block(s.body, region, replace(place, path=(*place.path, level), lane=lane))
@@ -369,7 +383,7 @@ class Walk:
             tail.ports.scalar += self.reader.unit("turn")
             at = len(self.regions)
             stores = 1 + (last - 1) / rest
-            self.block(s.body, tail, Place(path, (), Lane(varying, count, 1, stores)))
+            self.block(s.body, tail, Place(path, (), Lane(varying, count, pieces, stores)))
             for one in self.regions[at - 1 :] if whole else ():
                 one.accesses.clear()
                 one.ports.across = 0.0
@@ -380,19 +394,6 @@ class Walk:
             own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
             self.differing[s] = Varying(s.var, own)
         return self.differing[s]
-
-    def tiled(self, s: For, varying: Varying) -> bool:
-        for inner in statements(s.body):
-            if isinstance(inner, Set | Combine) and inner.indices:
-                tile = inner.register in self.plan.tiles
-                if tile and varying.of(inner.indices[-1]):
-                    return True
-            values = [inner.value] if isinstance(inner, Store | Set | Combine) else []
-            for node in walk(values):
-                tile = isinstance(node, Peek) and node.register in self.plan.tiles
-                if tile and isinstance(node, Peek) and varying.of(node.indices[-1]):
-                    return True
-        return False
 
     def controls(self, s: For) -> frozenset[Node]:
         """Every node that decides what runs inside a loop."""

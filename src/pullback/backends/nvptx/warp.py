@@ -48,7 +48,7 @@ def emit_kernels(routine: N.Routine, target: Target, warps: int, names: Sequence
     """
     module = Module(target)
     module.helpers[SAFE] = f"{SAFE} = internal global [8 x i64] zeroinitializer, align 64"
-    tiles = dict.fromkeys(plan_lanes(routine, target).tiles, LANES)
+    tiles = dict.fromkeys(plan_lanes(routine, target, Facts()).tiles, LANES)
     facts, plan = Facts(), LanePlan({}, tiles)
     for name, body in zip(names, (routine.body, routine.finish), strict=False):
         tasks = routine.tasks if body is routine.body else 1

@@ -390,9 +390,9 @@ def test_rows_are_added_to_without_masks(wide: int) -> None:
     want = np.zeros((4, wide))
     np.add.at(want, rows, values[:, None] * x[columns].astype(np.float64))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    loops = made.program.source().split("define")[1]
-    added = loops[loops.index("fmul") :] if "fmul" in loops else loops
-    assert "@llvm.masked.store" not in added and "@llvm.masked.load" not in added
+    text = made.program.source()
+    assert text.count("call void @llvm.masked.store") <= 1, "the zeros that it begins with"
+    assert "@llvm.masked.load" not in text
 
 
 def test_a_loop_has_no_more_lanes_than_elements() -> None:

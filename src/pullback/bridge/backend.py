@@ -47,6 +47,7 @@ from pullback.bridge.writes import COPY, Apart, settled, sharing, written
 from pullback.config import Options
 from pullback.errors import OptionError, PullbackError, StateError, UnsupportedError
 from pullback.runtime.record import compiler as sources
+from pullback.tensor.record.away import CUDA
 
 log = logging.getLogger("pullback")
 
@@ -144,10 +145,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         tensor([2., 2.])
     """
     settings = Settings.of(mode, options)
-    for tensor in inputs:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
-            what = f"a tensor on {tensor.device}: programs have memory of the processor"
-            raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
+    _placed(inputs, settings)
 
     TOLD.check()
     _unbroken(settings)
@@ -184,6 +182,21 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             partition_fn=parted,
             keep_inference_input_mutations=True,
         )(gm, inputs)
+
+
+def _placed(inputs: Sequence[Any], settings: Settings) -> None:
+    """Raises: UnsupportedError for tensors of what has no programs, and of two devices; OptionError
+    for schedules that are to be measured on one.
+    """
+    devices = dict.fromkeys(t.device for t in inputs if isinstance(t, torch.Tensor))
+    others = [d for d in devices if d.type not in ("cpu", CUDA)]
+    several = [d for d in devices if d.type == CUDA][1:]
+    if others or several:
+        what = f"a tensor on {(others or several)[0]}: programs have memory of the processor, "
+        what += "or of one CUDA device"
+        raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
+    if settings.tune and any(d.type == CUDA for d in devices):
+        raise _no_option("search for schedules of a device", "no mode, and no `tune`")
 
 
 def _unbroken(settings: Settings) -> None:
@@ -239,6 +252,8 @@ def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
     """
     if not functorch.enable_autograd_cache or settings.program().cache is None:
         return False
+    if any(isinstance(t, torch.Tensor) and not t.is_cpu for t in inputs):
+        return False  # code of a device has records of its own
     if any(n.op == "get_attr" for n in gm.graph.nodes):
         return False  # the key has no contents of tensors
     shared = sharing(inputs)

@@ -27,6 +27,7 @@ _library.define("seed() -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
 _library.define(f"uniform{_DRAWN}")
 _library.define(f"normal{_DRAWN}")
 _library.define(_DRAWN.replace("(", "integers(SymInt low, SymInt high, ", 1))
+PLACES = "cpu", "cuda"  # where programs run
 SEED = torch.ops.pullback_draws.seed.default
 UNIFORM = torch.ops.pullback_draws.uniform.default
 NORMAL = torch.ops.pullback_draws.normal.default
@@ -308,7 +309,7 @@ def _known(node: Node) -> bool:
     """Whether programs have the type of its elements."""
     values = node.meta.get("val")
     first = values[0] if isinstance(values, list | tuple) else values
-    return isinstance(first, torch.Tensor) and first.dtype in TYPES and first.device.type == "cpu"
+    return isinstance(first, torch.Tensor) and first.dtype in TYPES and first.device.type in PLACES
 
 
 def _fakes(node: Node) -> Any:

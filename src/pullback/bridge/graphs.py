@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.fx import Node
@@ -20,7 +21,7 @@ from pullback.bridge.layout import row_major
 from pullback.bridge.operator import OVERLOADS
 from pullback.bridge.pieces import Write, put, writes_of
 from pullback.bridge.private import empty_strided
-from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
+from pullback.bridge.programs import CPU, KINDS, TYPES, Dims, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
 from pullback.bridge.sizes import Sized, symbolic
 from pullback.bridge.writes import COPY, Apart, Indices, fills
@@ -29,6 +30,7 @@ from pullback.errors import PullbackError, UnsupportedError
 from pullback.tensor.complex.pairs import Complex
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.ops import permute_dims
+from pullback.tensor.record.away import CUDA
 
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
 FREE |= {torch.sym_sum}
@@ -88,7 +90,7 @@ def function_of(gm: Any) -> Callable[..., Any]:
     def held(node: Node) -> Any:
         if (inner := graph_of(node)) is not None:
             return function_of(inner)
-        return Tensor(getattr(gm, str(node.target)).numpy())
+        return Tensor(getattr(gm, str(node.target)).cpu().numpy())
 
     def run(*args: Any) -> Any:
         values: dict[Node, Any] = dict(zip(places, args, strict=True))
@@ -114,6 +116,7 @@ def _is_number(node: Node) -> bool:
 
 def _unknown(node: Node) -> str | None:
     """A type of elements, or a kind of memory, that programs do not have."""
+    place = place_of(node.graph)
     for one in (node, *node.all_input_nodes):
         values = one.meta.get("val")
         for value in values if isinstance(values, list | tuple) else [values]:
@@ -121,13 +124,31 @@ def _unknown(node: Node) -> str | None:
                 continue
             if value.dtype not in TYPES and value.dtype not in PAIRS:
                 return f"elements of {value.dtype}"
-            if value.device.type != "cpu":
-                return f"a tensor on {value.device}"
+            given = one.op in ("placeholder", "get_attr")
+            number = given and value.device == CPU and not value.dim()
+            if value.device != place and not number and one.target != SEED:
+                return f"a tensor on {value.device}" + (f" beside {place}" if place != CPU else "")
             if value.layout != torch.strided:
                 return f"a tensor of {value.layout}"
             if value.is_neg():
                 return "a tensor whose sign is not in its memory"
     return None
+
+
+def place_of(graph: Any) -> torch.device:
+    """The device of a graph's programs: that of its arguments where one of them is on none of the
+    host's, else of what it makes.
+    """
+    known = _PLACES.get(graph)
+    if known is None:
+        values = (n.meta.get("val") for n in graph.nodes)
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        known = next((v.device for v in tensors if v.device.type == CUDA), CPU)
+        _PLACES[graph] = known
+    return known
+
+
+_PLACES: WeakKeyDictionary[Any, torch.device] = WeakKeyDictionary()
 
 
 def _ends(node: Node) -> bool:
@@ -153,6 +174,8 @@ class Native:
         self._boxed_call = True  # PyTorch copies what stands in the object, not in its class
         self._gm = gm
         self._options = options
+        self._place = place_of(gm.graph)
+        opened = opened and self._place == CPU
         nodes = list(gm.graph.nodes)
         self._given = [n for n in nodes if n.op == "placeholder"]
         self._seed = next((n for n in nodes if n.target == SEED), None)
@@ -189,7 +212,8 @@ class Native:
         self._pairs = any(_is_complex(n) for n in (*self._used, *self._constants))
         self._programs = self._made() if self._results or self._writes else None
         self._ready: Ready | None = None
-        plain = self._fixed and self._seed is None and not self._copies
+        here = self._place == CPU
+        plain = here and self._fixed and self._seed is None and not self._copies
         self._places = self._placed() if plain else None
         self.reason = ""
         apart = self._fixed or self._programs is None or not opened
@@ -238,7 +262,8 @@ class Native:
         count = len(self._results)
         derived = Derived("graph", Signature(tuple(parameters), count), self._traced)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
-        return Programs(derived, {}, self._options, lambda _: ({},) * len(parameters), writes)
+        every: Dims = ({},) * len(parameters)
+        return Programs(derived, {}, self._options, lambda _: every, writes, self._place)
 
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""

@@ -69,6 +69,7 @@ class Operator:
         self.programs = Programs(function, defaults, options, dims or (lambda _: every))
         self.residuals = Residuals(self.programs, options) if keeps else None
         self.derived: dict[str, Operator] = {}
+        self._placed: dict[Any, Programs] = {}
         self._tensors = function.signature.tensors
         self._function = self._autograd_function()
         self.overload: Any = self._fallback
@@ -167,6 +168,7 @@ class Operator:
         self.overload = getattr(getattr(torch.ops, self.namespace), name).default
         OVERLOADS[self.overload] = self
         library.impl(name, torch.compiler.disable(self.programs), "CPU")
+        library.impl(name, torch.compiler.disable(self._on_device), "CUDA")
         library.impl(name, self._elsewhere, "CompositeExplicitAutograd")
         library.impl(name, self._autograd, "Autograd")
         torch.library.register_fake(self.name, self._fake, lib=library)
@@ -190,12 +192,28 @@ class Operator:
         results = self.function.call(*given)
         return results[0] if len(results) == 1 else results
 
+    def _on_device(self, *args: Any) -> Any:
+        """By programs of the device that all of its tensors lie on."""
+        devices = {a.device for a in args if isinstance(a, torch.Tensor)}
+        if len(devices) > 1:
+            return self._elsewhere(*args)
+        return self.placed(devices.pop())(*args)
+
+    def placed(self, device: Any) -> Programs:
+        """The programs of a device, made once."""
+        programs = self._placed.get(device)
+        if programs is None:
+            own = self.programs
+            made = Programs(self.function, own.defaults, self.options, own.dims, device=device)
+            programs = self._placed.setdefault(device, made)
+        return programs
+
     def _elsewhere(self, *args: Any) -> Any:
         places = sorted({_where(a) for a in args if isinstance(a, torch.Tensor)})
         raise UnsupportedError(
             f"`{self.name}` on tensors of {' and '.join(places)}",
             origin=caller(),
-            help='only dense tensors of "cpu" for now: x.cpu(), or x.to_dense()',
+            help='dense tensors of "cpu" or of one "cuda" device: x.cpu(), or x.to_dense()',
         )
 
     def _fake(self, *args: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -26,12 +27,13 @@ from pullback.config import Options
 from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Dim, Extent
+from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.face.tree import flatten
 from pullback.tensor.library.ops import permute_dims, reshape
+from pullback.tensor.record.away import GPU
 from pullback.tensor.record.trace import Trace, current, settled, tracing
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.program import Jit
@@ -51,6 +53,7 @@ TYPES: dict[Any, DType] = {
 }
 KINDS = {d: kind for kind, d in TYPES.items()}
 _TORCH = str(Path(torch.__file__).parent)
+CPU = torch.device("cpu")
 MOST = 1 << 20  # of a symbolic extent, while shapes are worked out
 _like = torch.empty_like
 _Given = torch.Tensor
@@ -140,6 +143,58 @@ class Ready:
 _ROWS = torch.contiguous_format
 
 
+class Launched(Ready):
+    """A program of a device on tensors that lie there, in the order of PyTorch's current stream.
+
+    Numbers of the host, such as a seed, are copied there; results are PyTorch's, of its allocator.
+    """
+
+    __slots__ = ()
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """The results: new tensors, in row-major order."""
+        like = next(a for a in args if isinstance(a, _Given) and not is_here(a))
+        results = [like.new_empty(r.shape, dtype=r.dtype) for r in self._results]
+        self.fill(args, results)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def fill(self, args: Sequence[Any], results: Sequence[Any]) -> None:
+        """The results, into tensors that are as they will be."""
+        own = self.entry.executable
+        runner: Any = own.runner
+        given = [*(args[n] for n in self._tensors), *settled(self.entry.read), *results]
+        pairs = zip(own.program.state, given, strict=True)
+        bound = {v: _bound(v, x, runner.own) for v, x in pairs}
+        runner.own.run(bound, self._named, current_stream(results or args))
+
+
+def _bound(variable: Variable, given: Any, runner: Any) -> Any:
+    """What a program is bound to: memory of the device by its address, an array of the host."""
+    if not isinstance(given, _Given):
+        return given.array
+    shape = tuple(upper(e) for e in variable.shape)
+    if is_here(given):
+        return array_at(_address(given), shape, variable.dtype.numpy)
+    return runner.at(_address(given), shape, variable.dtype.numpy)
+
+
+def is_here(tensor: Any) -> bool:
+    """Whether it lies in memory of this processor."""
+    return bool(tensor.is_cpu)
+
+
+def current_stream(tensors: Sequence[Any]) -> int:
+    """The stream that PyTorch gives work of these tensors' device to."""
+    device = next(t.device for t in tensors if isinstance(t, _Given) and not is_here(t))
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def placed_on(device: torch.device, options: Options | None) -> Options:
+    """Options of programs of a device."""
+    own = Options.from_environment() if options is None else options
+    return replace(own, backend=GPU, target=f"cuda:{device.index or 0}")
+
+
 def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedError:
     layouts = {str(args[n].layout) for n in tensors if args[n].layout != torch.strided}
     what = f"a tensor of layout {', '.join(sorted(layouts)) or 'unknown'}: programs read memory"
@@ -151,6 +206,7 @@ class Programs:
 
     `dims`: the symbolic axes of tensors, for all sizes of which one program serves. `writes`:
     results that are written into the memory of an argument, which they fill, and by which place.
+    `device`: where the tensors lie.
     """
 
     def __init__(
@@ -160,10 +216,13 @@ class Programs:
         options: Options | None,
         dims: DimsOf,
         writes: Mapping[int, int] | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self.function = function
+        self.function, self.device = function, device
         self.dims = dims
-        self.jit = Jit(over_memory(function, writes or {}), options=options)
+        own = options if device == CPU else placed_on(device, options)
+        self.jit = Jit(over_memory(function, writes or {}), options=own)
+        self.defaults = defaults
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
         self._known: dict[Any, Ready] = {}
@@ -171,7 +230,7 @@ class Programs:
         self._outlines: dict[Any, Outline] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Run on tensors of this processor's memory."""
+        """Run on tensors of its device."""
         if len(args) != self._count:
             args = self.filled(args)
         key = tuple(
@@ -198,7 +257,8 @@ class Programs:
                 entry = self._compiled(args, lying)
                 known.append(entry)
             tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-            ready = self._known[key] = Ready(entry, tensors, len(args), sizes, lying)
+            kind = Ready if self.device == CPU else Launched
+            ready = self._known[key] = kind(entry, tensors, len(args), sizes, lying)
             return ready
 
     def opened(self, args: Sequence[Any]) -> dict[int, Axes]:

@@ -104,6 +104,18 @@ class Resident:
         return made
 
 
+class Pointed(Resident):
+    """Memory of another library for one run, which stands in the order of its stream; whoever runs
+    keeps it alive.
+    """
+
+    def __init__(
+        self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any], address: int
+    ) -> None:
+        self.driver, self.shape, self.dtype, self.address = on, shape, kind, address
+        self.lent, self.ready = True, 0
+
+
 @cache
 def stream_of(on: Driver) -> int:
     """The stream of copies to, from and on a device."""

@@ -21,7 +21,7 @@ from pullback.backends.base import Call, Image, lined
 from pullback.backends.cuda.code import COUNT, COUNTING, ERROR_BYTES, CudaCode, Entry
 from pullback.backends.cuda.driver import Driver, Launching
 from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
-from pullback.backends.cuda.memory import Resident
+from pullback.backends.cuda.memory import Pointed, Resident
 from pullback.backends.cuda.pool import pool_of
 from pullback.backends.host.exchange import OUTSIDE, box, call_host
 from pullback.errors import DeviceError, FeedError, IndexRangeError, InvalidIR, UnsupportedError
@@ -61,6 +61,7 @@ class CudaRunner:
             for n, item in enumerate(i for i in P.items(image.block) if isinstance(i, P.Launch))
         }
         self._errors, self._error_bytes = _errors(image)
+        self._watched = any(len(call.sites) > 1 for call in image.calls.values())
         self._functions: dict[CudaCode, list[tuple[int, Entry]]] = {}
         self._held = Held(driver)
         self._graphs: dict[P.Launch, int] = {}
@@ -103,6 +104,8 @@ class CudaRunner:
                 ]
         self._count = driver.function(held.keep(driver.unload, driver.module(COUNTING)), COUNT)
         self._memory = Memory(arena, {}, errors, take)
+        self._done = held.keep(driver.end_event, driver.event())
+        self._now = self.stream
         self._feeding = Feeding(driver, self.stream, self.copies, held)
         self._outgoing = Outgoing(driver, self.stream, held)
         return self._memory
@@ -114,32 +117,56 @@ class CudaRunner:
 
     # -- a run
 
-    def run(self, bindings: Mapping[Variable, Any], sizes: Mapping[str, int]) -> None:
-        """Run on arrays of the host or of the device.
+    def run(
+        self,
+        bindings: Mapping[Variable, Any],
+        sizes: Mapping[str, int],
+        stream: int | None = None,
+    ) -> None:
+        """Run on arrays of the host or of the device. `stream`: another library's, in whose order
+        all of it stands; the host waits then for what it checks and for arrays of its own alone.
 
         Raises: IndexRangeError at the user's line, DeviceError, UnsupportedError for an array of
             another device, what callbacks raise.
         """
         with self._lock, self.driver.here():
             memory = self._prepared()
+            self._turn(self.stream if stream is None else stream)
             self._sized(sizes)
             self.launches = self.replays = 0
             self._feeding.begin()
             self._outgoing.begin()
+            waits = True
             try:
                 self._given(memory, bindings)
                 self._items()
-                self._checked(memory)
-                for variable, array in bindings.items():
-                    if variable in self._written and variable not in self._bound:
-                        self._down(variable, array)
+                if stream is None or self._watched:
+                    self._checked(memory)
+                waits = self._back(bindings) or stream is None
             finally:  # whoever has the memory next need not wait
-                self.driver.wait(self.copies)
-                self.driver.wait(self.stream)
+                self.driver.mark(self._done, self._now)
+                if waits:
+                    self.driver.wait(self.copies)
+                    self.driver.wait(self._now)
+
+    def _turn(self, stream: int) -> None:
+        """What the stream is given next comes after the run before, which used the same memory."""
+        if stream != self._now:
+            self.driver.after(stream, self._done)
+        self._now = stream
+
+    def _back(self, bindings: Mapping[Variable, Any]) -> bool:
+        """What is written goes to where it is wanted; whether some of that is the host's."""
+        host = False
+        for variable, array in bindings.items():
+            if variable in self._written and variable not in self._bound:
+                self._down(variable, array)
+                host = host or not isinstance(array, Resident)
+        return host
 
     def _given(self, memory: Memory, bindings: Mapping[Variable, Any]) -> None:
         """What the program reads is on its way to where it reads it."""
-        self.driver.fill(memory.errors, 0, self._error_bytes, self.stream)
+        self.driver.fill(memory.errors, 0, self._error_bytes, self._now)
         self._places(memory, bindings)
         for variable, array in bindings.items():
             wanted = variable in self._reads or variable not in self._whole
@@ -159,6 +186,10 @@ class CudaRunner:
         """An array of this device, which a run takes by its address."""
         return Resident(self.driver, shape, kind, self._planned)
 
+    def at(self, address: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
+        """Memory of another library as a run takes it, in the order of its stream."""
+        return Pointed(self.driver, shape, kind, address)
+
     def _places(self, memory: Memory, bindings: Mapping[Variable, Array | Resident]) -> None:
         """What lies on the device is used where it lies; but graphs, which loops are, have their
         addresses for good: theirs is copied on the device, as is what begins inside of a vector.
@@ -173,7 +204,7 @@ class CudaRunner:
                     what = f"`{variable.name}` lies on {array.device}, the program runs on {own}"
                     help_ = f'.to("{own}"), or pb.Options(.., target="{array.device}")'
                     raise UnsupportedError(what, help=help_, code="E314")
-                array.awaited(self.stream)
+                array.awaited(self._now)
                 if not self._loops and array.address % ALIGNED == 0:
                     self._bound[variable] = array.address
         for variable in self.image.state:
@@ -191,24 +222,24 @@ class CudaRunner:
     def _up(self, variable: Variable, array: Array | Resident) -> None:
         size = _bytes(variable)
         if isinstance(array, Resident):
-            self.driver.within(self._address(variable), array.address, size, self.stream)
+            self.driver.within(self._address(variable), array.address, size, self._now)
             return
         if not array.flags.c_contiguous:
             raise InvalidIR(f"{variable} is not contiguous")
-        self.driver.to_device(self._address(variable), array.ctypes.data, size, self.stream)
+        self.driver.to_device(self._address(variable), array.ctypes.data, size, self._now)
 
     def _down(self, variable: Variable, array: Array | Resident) -> None:
         size = _bytes(variable)
         if isinstance(array, Resident):
-            self.driver.within(array.address, self._address(variable), size, self.stream)
+            self.driver.within(array.address, self._address(variable), size, self._now)
             return
-        self.driver.to_host(array.ctypes.data, self._address(variable), size, self.stream)
+        self.driver.to_host(array.ctypes.data, self._address(variable), size, self._now)
 
     def _checked(self, memory: Memory) -> None:
         """Raises: IndexRangeError for what a check of an index told."""
         words = np.zeros(self._error_bytes // 8, np.int64)
-        self.driver.to_host(words.ctypes.data, memory.errors, words.nbytes, self.stream)
-        self.driver.wait(self.stream)
+        self.driver.to_host(words.ctypes.data, memory.errors, words.nbytes, self._now)
+        self.driver.wait(self._now)
         for call, at in self._errors.items():
             code: CudaCode = call.parts[0].code.engine
             wrong = code.failed(words[at // 8 : (at + code.error_bytes) // 8].tolist())
@@ -258,19 +289,19 @@ class CudaRunner:
                 return
             if loop.counter is not None:
                 given = ctypes.c_uint64(self._address(loop.counter)), ctypes.c_int64(loop.step)
-                self.driver.launch(self._count, Launching(1, 1), given, self.stream)
+                self.driver.launch(self._count, Launching(1, 1), given, self._now)
 
     def _truth(self, variable: Variable) -> bool:
         array = np.zeros((), np.bool_)
         self._down(variable, array)
-        self.driver.wait(self.stream)
+        self.driver.wait(self._now)
         return bool(array)
 
     def _host(self, item: P.HostCall) -> None:
         boxes = [np.zeros(box(v), v.dtype.numpy) for v in item.sources]
         for variable, array in zip(item.sources, boxes, strict=True):
             self._down(variable, array)
-        self.driver.wait(self.stream)
+        self.driver.wait(self._now)
         if item.writes:
             what = f"{item.name} by {item.library} in a program that runs on a GPU"
             raise UnsupportedError(what, origin=item.origin, code="E617")
@@ -291,12 +322,14 @@ class CudaRunner:
             return
         graph = self._graphs.get(row[0])
         if graph is None:
-            with self.driver.capture(self.stream) as made:
+            now, self._now = self._now, self.stream  # others' streams may be none to capture
+            with self.driver.capture(self._now) as made:
                 for item in row:
                     self._launch(item.kernel, self._order[item])
+            self._now = now
             graph = self._graphs[row[0]] = self._held.keep(self.driver.end_graph, made[0])
         self.replays += 1
-        self.driver.replay(graph, self.stream)
+        self.driver.replay(graph, self._now)
 
     def _launch(self, kernel: Kernel, number: int) -> None:
         assert self._memory is not None
@@ -316,7 +349,7 @@ class CudaRunner:
                 how = entry.how(self._sizes)
                 if how is not None:
                     own = entry.words([*words, errors, scratch], code.error)
-                    self.driver.launch(function, how, [*map(ctypes.c_uint64, own)], self.stream)
+                    self.driver.launch(function, how, [*map(ctypes.c_uint64, own)], self._now)
 
 
 def _errors(image: Image) -> tuple[dict[Call, int], int]:

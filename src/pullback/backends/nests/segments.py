@@ -69,7 +69,7 @@ def grouped(d: Definition) -> Grouped | None:
     nothing = form.combiner.identity(body.dtype)
     if body.otherwise is not nothing:
         return None
-    conditions = conjuncts(body.condition)
+    conditions, value = guarded(body, nothing)
     for condition in conditions:
         for key, axis in _keys(condition):
             if axis.number >= len(d.shape) or axis.number in key.axes or not reads_data(key):
@@ -77,8 +77,17 @@ def grouped(d: Definition) -> Grouped | None:
             if E.upper(axis.extent) < POINTS or axis.extent != d.shape[axis.number]:
                 continue
             rest = tuple(c for c in conditions if c is not condition)
-            return Grouped(axis, key, rest, body.then, nothing)
+            return Grouped(axis, key, rest, value, nothing)
     return None
+
+
+def guarded(value: Expr, nothing: Expr) -> tuple[list[Expr], Expr]:
+    """The conditions under which a body is not the identity, and what it is there."""
+    conditions: list[Expr] = []
+    while isinstance(value, If) and value.otherwise is nothing:
+        conditions += conjuncts(value.condition)
+        value = value.then
+    return conditions, value
 
 
 def _keys(condition: Expr) -> Iterator[tuple[Expr, Axis]]:
@@ -105,29 +114,30 @@ def selected(d: Definition) -> Definition:
     form, body = d.form, d.body
     if not isinstance(form, Reduce | Accumulate) or not isinstance(body, If) or not whole(d):
         return d
-    if body.otherwise is not form.combiner.identity(body.dtype):
-        return d
-    conditions = conjuncts(body.condition)
+    conditions, value = guarded(body, form.combiner.identity(body.dtype))
     rank = len(d.shape) if isinstance(form, Reduce) else 0
     for condition in conditions:
         for key, axis in _keys(condition):
             free = axis.number < rank or axis.number in key.axes or not reads_data(key)
             if not free and len(d.extents) > 1:
-                return selected(_pinned(d, body, condition, key, axis.number))
+                return selected(_pinned(d, conditions, value, condition, key, axis.number))
     return d
 
 
-def _pinned(d: Definition, body: If, condition: Expr, key: Expr, number: int) -> Definition:
+def _pinned(
+    d: Definition, conditions: list[Expr], value: Expr, condition: Expr, key: Expr, number: int
+) -> Definition:
     """`d` without an axis, which is the key wherever a point counts."""
-    form, conditions = d.form, conjuncts(body.condition)
+    form = d.form
+    assert isinstance(form, Reduce | Accumulate), "who asks knows"
     left = [n for n in range(len(d.extents)) if n != number]
     moves: Moves = {n: Axis(k, d.extents[n]) for k, n in enumerate(left)}
     inside, place = _inside(substitute(key, moves), d.extents[number])
     moves[number] = place
     guards = [substitute(c, moves) for c in conditions if c is not condition]
     guard = every(guards if inside is None else [inside, *guards])
-    value = substitute(body.then, moves)
-    value = value if guard is None else If(guard, value, body.otherwise)
+    value = substitute(value, moves)
+    value = value if guard is None else If(guard, value, form.combiner.identity(value.dtype))
     if isinstance(form, Accumulate):
         at: list[Expr] = []
         for i in form.at:
@@ -136,7 +146,6 @@ def _pinned(d: Definition, body: If, condition: Expr, key: Expr, number: int) ->
             at.append(simplify(If(guard, own, E.index(0)) if under and guard is not None else own))
         domain = tuple(d.extents[n] for n in left)
         return replace(d, body=simplify(value), form=replace(form, domain=domain, at=tuple(at)))
-    assert isinstance(form, Reduce)
     over = tuple(d.extents[n] for n in left if n >= len(d.shape))
     return replace(d, body=simplify(value), form=Reduce(form.combiner, over) if over else Map())
 

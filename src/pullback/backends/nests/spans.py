@@ -14,7 +14,7 @@ from functools import reduce
 
 from pullback.algebra.guards import test_of
 from pullback.algebra.linear import linear
-from pullback.backends.nests.segments import POINTS, Finish, Known, whole, wins
+from pullback.backends.nests.segments import POINTS, Finish, Known, guarded, whole, wins
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, If
@@ -38,7 +38,7 @@ def spanned(d: Definition) -> Definition:
     if not isinstance(form, Reduce | Accumulate) or not isinstance(d.body, If) or not whole(d):
         return d
     nothing = form.combiner.identity(d.body.dtype)
-    conditions, value = _guarded(d.body, nothing)
+    conditions, value = guarded(d.body, nothing)
     if isinstance(form, Accumulate) and not _asked(form, conditions):
         return d
     for axis in d.axes:
@@ -65,7 +65,7 @@ def span_winners(d: Definition, known: Known, finish: Finish) -> Definition:
         if old is None or best.shape != d.shape or not isinstance(old.form, Reduce):
             continue
         nothing = old.form.combiner.identity(old.dtype)
-        conditions, value = _guarded(old.body, nothing)
+        conditions, value = guarded(old.body, nothing)
         top = read(best, *home)
         expected = simplify(If(wins(old.body, top), body.then, last))
         if expected is not body or last is not E.highest(d.dtype) or old.form.over != form.over:
@@ -83,15 +83,6 @@ def _asked(form: Accumulate, conditions: list[Expr]) -> bool:
     """Whether places ask nothing but what the guards of the body do."""
     own = [i for i in form.at if isinstance(i, If)]
     return all(set(conjuncts(i.condition)) <= set(conditions) for i in own)
-
-
-def _guarded(value: Expr, nothing: Expr) -> tuple[list[Expr], Expr]:
-    """The conditions under which a body is not the identity, and what it is there."""
-    conditions: list[Expr] = []
-    while isinstance(value, If) and value.otherwise is nothing:
-        conditions += conjuncts(value.condition)
-        value = value.then
-    return conditions, value
 
 
 def _written(

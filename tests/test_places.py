@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.ir import expr as E
+from pullback.ir.graph import Reduce
 
 RNG = np.random.default_rng(7)
 Made = Callable[..., Any]
@@ -187,3 +189,24 @@ def test_a_place_outside_raises_at_the_line(bad: int) -> None:
     with pytest.raises(pb.errors.IndexRangeError, match=f"{bad}") as error:
         run(lambda x, place: [value(x, place)], [x, place])
     assert "test_places.py" in str(error.value)
+
+
+def splatted(base: Any, w: Any, m: Any) -> Any:
+    """What particles weigh, added to 3 x 3 nodes of a grid each; beyond its edge nothing."""
+    return pb.define(
+        "g[i,j,c] = sum[p,a,b](where((B[p,0] + a == i) & (B[p,1] + b == j), "
+        "w[p,a] * w[p,b] * m[p,c], 0))",
+        B=base, w=w, m=m, sizes={"i": 20, "j": 24, "a": 3, "b": 3},
+    )  # fmt: skip
+
+
+def test_both_places_of_a_write_are_solved_in_its_adjoint() -> None:
+    """Nobody looks through all nodes for those of a particle."""
+    base = RNG.integers(-3, 25, (50, 2))
+    w, m = RNG.standard_normal((50, 3)), RNG.standard_normal((50, 4))
+    beside(lambda w, m, b: both(lambda w, m: splatted(b, w, m), 2)(w, m), w, m, base)
+    made = pb.jit(lambda w, m, b: both(lambda w, m: splatted(b, w, m), 2)(w, m))
+    made(w, m, base)
+    every = [s for k in made.program.kernels for s in k.every if isinstance(s.form, Reduce)]
+    widest = max(E.upper(e) for s in every for e in s.form.over)
+    assert widest <= 4, "taps and components, no nodes"

@@ -355,3 +355,29 @@ def test_rows_of_a_sparse_matrix() -> None:
 
     assert 5e4 < arithmetic(10_000) < 1e6
     assert 0.5 < arithmetic(1_000) / arithmetic(10_000) < 1.1
+
+
+def test_two_places_that_are_data_are_one_place_a_turn() -> None:
+    """``y[r[i], c[i]] += v[i]`` costs about what ``y[k[i]] += v[i]`` does, of as many elements."""
+    n = 64
+    places = np.zeros((4096, 2), np.int64)
+    v = np.zeros((4096, 8), np.float32)
+
+    def written(v: Any, at: Any) -> Any:
+        return pb.define(
+            "y[i,j,c] = sum[p](where((A[p,0] == i) & (A[p,1] == j), v[p,c], 0))",
+            A=at, v=v, sizes={"i": n, "j": n},
+        )  # fmt: skip
+
+    def flat(v: Any, at: Any) -> Any:
+        return pb.define(
+            "y[k,c] = sum[p](where(A[p,0] * 64 + A[p,1] == k, v[p,c], 0))",
+            A=at, v=v, sizes={"k": n * n},
+        )  # fmt: skip
+
+    def ns(function: Any) -> float:
+        compiled = pb.jit(function, options=pb.Options(backend="llvm"))
+        compiled(v, places)
+        return sum(price(k, scheduled(k, TARGET), TARGET).ns for k in compiled.program.distinct())
+
+    assert 0.4 < ns(written) / ns(flat) < 3

@@ -341,3 +341,41 @@ def test_the_second_order_of_a_product_takes_linear_work() -> None:
     program = pb.jit(curved)
     assert np.array_equal(program(x).numpy(), [n - 1.0] + [1.0] * (n - 1))
     assert program.program.cost.executed < 25 * n
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("data", ["few values", "across", "NaN", "all NaN", "infinite", "integers"])
+@pytest.mark.parametrize("size", [1000, 997, 3001])
+def test_the_largest_few_out_of_blocks(data: str, largest: bool, size: int) -> None:
+    """Ties within blocks and across them, blocks of nothing but NaN, what is behind the last one."""
+    x = np.round(draw(4, size) * 2)
+    if data == "NaN":
+        x[1, 60:], x[2, : size // 2], x[3, ::3] = NAN, NAN, NAN
+    if data == "across":  # equal ones, of which the later stands in the better block
+        sign = 1 if largest else -1
+        x[:], x[:, 100], x[:, 900], x[:, 901] = 0, sign, 3 * sign, sign
+    if data == "all NaN":
+        x[0], x[1, 3:], x[2, :-2] = NAN, NAN, NAN
+    if data == "infinite":
+        x[0], x[1], x[2, ::7], x[3, 5:] = -INF, INF, -INF, NAN
+        x[3, 40] = -INF if largest else INF
+    given = x.astype(np.int32) if data == "integers" else x
+    for k in (3, 8):
+        wanted = ordered(x, largest)[:, :k]
+        made = pb.jit(lambda x, k=k: pb.topk(x, k, axis=1, largest=largest))
+        values, places = (r.numpy() for r in made(pb.tensor(given)))
+        stages = [s.target.name for kernel in made.program.kernels for s in kernel.every]
+        assert "candidates" in stages, "blocks are looked at"
+        assert np.array_equal(places, wanted)
+        assert np.array_equal(values, np.take_along_axis(given, wanted, 1), equal_nan=True)
+        (down,) = run(lambda x, k=k: pb.topk(x, k, axis=0, largest=largest)[1], given.T)
+        assert np.array_equal(down, wanted.T)
+
+
+def test_the_few_largest_of_blocks_have_a_gradient() -> None:
+    x, head = draw(3, 2000), draw(3, 5)
+    (slope,) = run(lambda x, h: pb.grad(pb.topk(x, 5, axis=1)[0], [x], head=h), x, head)
+    wanted = np.zeros_like(x)
+    np.put_along_axis(wanted, ordered(x, True)[:, :5], head, 1)
+    assert np.array_equal(slope, wanted)

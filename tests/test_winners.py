@@ -348,7 +348,7 @@ def test_the_second_order_of_a_product_takes_linear_work() -> None:
 @pytest.mark.parametrize("data", ["few values", "across", "NaN", "all NaN", "infinite", "integers"])
 @pytest.mark.parametrize("size", [1000, 997, 3001])
 def test_the_largest_few_out_of_blocks(data: str, largest: bool, size: int) -> None:
-    """Ties within blocks and across them, blocks of nothing but NaN, what is behind the last one."""
+    """Ties within blocks and across them, blocks of nothing but NaN, what is behind the last."""
     x = np.round(draw(4, size) * 2)
     if data == "NaN":
         x[1, 60:], x[2, : size // 2], x[3, ::3] = NAN, NAN, NAN

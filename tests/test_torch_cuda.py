@@ -19,13 +19,15 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import fake_triton  # noqa: E402
 import pullback as pb  # noqa: E402
 from pullback.backends.cuda.runner import CudaRunner  # noqa: E402
-from pullback.bridge import backend, graphs, programs  # noqa: E402
+from pullback.bridge import backend, graphs, modules, programs  # noqa: E402
+from pullback.bridge.draws import seeded  # noqa: E402
 from pullback.bridge.graphs import Native, lacking, place_of  # noqa: E402
 from pullback.bridge.programs import Programs  # noqa: E402
 from pullback.errors import OptionError, UnsupportedError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DEVICE = torch.device("cuda:0")
+dropped = torch.ops.aten.native_dropout.default
 
 
 class There:
@@ -51,6 +53,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
         made = There(blocks.fake, on.stream())
     monkeypatch.setattr(programs, "is_here", made.is_here)
     monkeypatch.setattr(programs, "current_stream", made.current)
+    monkeypatch.setattr(programs, "made_on", lambda _, shape, kind: torch.empty(shape, dtype=kind))
     plain = CudaRunner.at
 
     def at(self: CudaRunner, address: int, shape: tuple[int, ...], kind: Any) -> Any:
@@ -207,3 +210,41 @@ def test_an_operator_of_two_devices_is_refused() -> None:
 
 def lambda_of_two(x: pb.Tensor, y: pb.Tensor) -> pb.Tensor:
     return x + y
+
+
+def test_layers_of_a_device_are_taken_as_those_of_the_processor() -> None:
+    layer, other = torch.nn.ReLU(), torch.nn.ReLU()
+    with FakeTensorMode():
+        layer.scale = torch.nn.Parameter(torch.empty(3, device="cuda"))
+        other.scale = torch.nn.Parameter(torch.empty(3, device="xpu"))
+    assert modules._refusal(layer) is None
+    assert modules._refusal(other) == "it holds tensors of xpu:0, torch.float32"
+
+
+def test_draws_of_a_device_are_those_of_programs() -> None:
+    """The seed is the host's, from PyTorch's generator; what it makes lies on the device."""
+    with FakeTensorMode():
+        x = torch.empty(8, 4, device="cuda")
+        gm = make_fx(lambda x: torch.nn.functional.dropout(x, 0.5), tracing_mode="fake")(x)
+        seeded(gm)
+    why = [lacking(n) for n in gm.graph.nodes if n.op == "call_function"]
+    assert not any(why), why
+
+
+def test_a_dropout_draws_on_the_device(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many zeros as asked for, other ones at each call."""
+    x = torch.ones(64, 64)
+    with FakeTensorMode() as mode:
+        gm = make_fx(lambda x: dropped(x, 0.5, True)[0], tracing_mode="fake")(mode.from_tensor(x))
+        seeded(gm)
+    monkeypatch.setattr(graphs, "place_of", lambda graph: DEVICE)
+    monkeypatch.setattr(graphs, "seed", lambda: there.host.append(draw()) or there.host[-1])
+    own = Native(gm, pb.Options(cache=None))
+    first, second = own([x]), own([x])
+    ended(there)
+    assert first.unique().tolist() == [0.0, 2.0] and 0.4 < (first == 0).float().mean() < 0.6
+    assert not torch.equal(first, second)
+
+
+def draw() -> Any:
+    return torch.randint(1 << 31, (2,), dtype=torch.int32)

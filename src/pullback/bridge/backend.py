@@ -37,7 +37,7 @@ from pullback.bridge.layout import overlaps
 from pullback.bridge.margins import with_margins
 from pullback.bridge.masked import with_masks
 from pullback.bridge.partition import partitioned
-from pullback.bridge.programs import caller
+from pullback.bridge.programs import PLACES, caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
 from pullback.bridge.recurrent import allow_recurrent, with_whole_recurrences
 from pullback.bridge.symbols import symbols_of
@@ -189,7 +189,7 @@ def _placed(inputs: Sequence[Any], settings: Settings) -> None:
     for schedules that are to be measured on one.
     """
     devices = dict.fromkeys(t.device for t in inputs if isinstance(t, torch.Tensor))
-    others = [d for d in devices if d.type not in ("cpu", CUDA)]
+    others = [d for d in devices if d.type not in PLACES]
     several = [d for d in devices if d.type == CUDA][1:]
     if others or several:
         what = f"a tensor on {(others or several)[0]}: programs have memory of the processor, "

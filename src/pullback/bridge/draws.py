@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import pullback as pb
 from pullback.bridge.aten.table import RULES, rule
-from pullback.bridge.programs import TYPES
+from pullback.bridge.programs import PLACES, TYPES
 
 aten = torch.ops.aten
 _library = torch.library.Library("pullback_draws", "DEF")
@@ -27,7 +27,6 @@ _library.define("seed() -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
 _library.define(f"uniform{_DRAWN}")
 _library.define(f"normal{_DRAWN}")
 _library.define(_DRAWN.replace("(", "integers(SymInt low, SymInt high, ", 1))
-PLACES = "cpu", "cuda"  # where programs run
 SEED = torch.ops.pullback_draws.seed.default
 UNIFORM = torch.ops.pullback_draws.uniform.default
 NORMAL = torch.ops.pullback_draws.normal.default
@@ -92,6 +91,7 @@ class _Writer:
         self.graph = gm.graph
         self.seed = seed
         self.number = 0
+        self.device: Any = "cpu"  # of what is drawn
 
     def __call__(self, target: Any, *args: Any, **named: Any) -> Node:
         """A node of an operator, with what it gives."""
@@ -114,7 +114,7 @@ class _Writer:
         node = self.graph.call_function(target, args)
         extents = [s.meta["val"] if isinstance(s, Node) else s for s in shape]
         with self.seed.meta["val"].fake_mode:
-            node.meta["val"] = torch.empty(extents, dtype=dtype)
+            node.meta["val"] = torch.empty(extents, dtype=dtype, device=self.device)
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         return node
 
@@ -297,6 +297,7 @@ def seeded(gm: Any) -> None:
         source.meta["val"] = torch.empty(2, dtype=torch.int32)
     write = _Writer(gm, source)
     for node in drawing:
+        write.device = _first(node).device
         with gm.graph.inserting_before(node):
             made = WAYS[node.target](write, node)
         _replaced(gm, node, made)
@@ -305,10 +306,15 @@ def seeded(gm: Any) -> None:
     gm.recompile()
 
 
+def _first(node: Node) -> Any:
+    """What it gives, or the first of several."""
+    values = node.meta.get("val")
+    return values[0] if isinstance(values, list | tuple) else values
+
+
 def _known(node: Node) -> bool:
     """Whether programs have the type of its elements."""
-    values = node.meta.get("val")
-    first = values[0] if isinstance(values, list | tuple) else values
+    first = _first(node)
     return isinstance(first, torch.Tensor) and first.dtype in TYPES and first.device.type in PLACES
 
 

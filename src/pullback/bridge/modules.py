@@ -19,7 +19,7 @@ import torch
 from pullback import nn
 from pullback.bridge.derived import checked
 from pullback.bridge.operator import Operator, known, made
-from pullback.bridge.programs import TYPES
+from pullback.bridge.programs import PLACES, TYPES
 from pullback.bridge.signature import TENSOR, Parameter, Signature
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.nn.functional import functional_call
@@ -203,7 +203,7 @@ def _refusal(layer: Any) -> str | None:
     if getattr(layer, "inplace", False):
         return "inplace=True: it writes over its input"
     for _, held in _held(layer):
-        if held is not None and (held.device.type != "cpu" or held.dtype not in TYPES):
+        if held is not None and (held.device.type not in PLACES or held.dtype not in TYPES):
             return f"it holds tensors of {held.device}, {held.dtype}"
     try:
         _own(layer, kind)

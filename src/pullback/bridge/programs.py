@@ -33,7 +33,7 @@ from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.face.tree import flatten
 from pullback.tensor.library.ops import permute_dims, reshape
-from pullback.tensor.record.away import GPU
+from pullback.tensor.record.away import CUDA, GPU
 from pullback.tensor.record.trace import Trace, current, settled, tracing
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.program import Jit
@@ -54,6 +54,7 @@ TYPES: dict[Any, DType] = {
 KINDS = {d: kind for kind, d in TYPES.items()}
 _TORCH = str(Path(torch.__file__).parent)
 CPU = torch.device("cpu")
+PLACES = CPU.type, CUDA  # where programs run
 MOST = 1 << 20  # of a symbolic extent, while shapes are worked out
 _like = torch.empty_like
 _Given = torch.Tensor
@@ -153,8 +154,8 @@ class Launched(Ready):
 
     def run(self, args: Sequence[Any]) -> Any:
         """The results: new tensors, in row-major order."""
-        like = next(a for a in args if isinstance(a, _Given) and not is_here(a))
-        results = [like.new_empty(r.shape, dtype=r.dtype) for r in self._results]
+        device = torch.device(self.entry.executable.options.target)
+        results = [made_on(device, r.shape, r.dtype) for r in self._results]
         self.fill(args, results)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -165,7 +166,7 @@ class Launched(Ready):
         given = [*(args[n] for n in self._tensors), *settled(self.entry.read), *results]
         pairs = zip(own.program.state, given, strict=True)
         bound = {v: _bound(v, x, runner.own) for v, x in pairs}
-        runner.own.run(bound, self._named, current_stream(results or args))
+        runner.own.run(bound, self._named, current_stream([*results, *args]))
 
 
 def _bound(variable: Variable, given: Any, runner: Any) -> Any:
@@ -176,6 +177,11 @@ def _bound(variable: Variable, given: Any, runner: Any) -> Any:
     if is_here(given):
         return array_at(_address(given), shape, variable.dtype.numpy)
     return runner.at(_address(given), shape, variable.dtype.numpy)
+
+
+def made_on(device: torch.device, shape: Any, kind: Any) -> Any:
+    """A tensor of PyTorch's allocator, not filled."""
+    return torch.empty(shape, dtype=kind, device=device)
 
 
 def is_here(tensor: Any) -> bool:

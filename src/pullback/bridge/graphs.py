@@ -136,9 +136,7 @@ def _unknown(node: Node) -> str | None:
 
 
 def place_of(graph: Any) -> torch.device:
-    """The device of a graph's programs: that of its arguments where one of them is on none of the
-    host's, else of what it makes.
-    """
+    """The device of a graph's programs: the first CUDA device among its values, or the host."""
     known = _PLACES.get(graph)
     if known is None:
         values = (n.meta.get("val") for n in graph.nodes)

@@ -12,10 +12,10 @@ from pullback.backends.cuda.code import ELSEWHERE, NOTHING, CudaCode, Entry, Gri
 from pullback.backends.host.exchange import box
 from pullback.backends.triton import device as package
 from pullback.backends.triton import machine, offline, plan
-from pullback.backends.triton.backend import chooser, orders, target_of, texts, types
+from pullback.backends.triton.backend import aligned, chooser, orders, target_of, texts, types
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.offline import HIDDEN, Binary
-from pullback.config import Options
+from pullback.config import Ints, Options
 from pullback.ir.expr import Dim, Shape, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -63,7 +63,7 @@ class TritonCuda(OnDevice):
         choose = chooser(job.target)
         made = [(kernel, plan.launches(kernel, choose)) for kernel, _ in work]
         job.report.lap("lower")
-        keys = [self._key(launches, job.target) for _, launches in made]
+        keys = [self._key(*pair, job.target) for pair in made]
         codes = {key: job.store and job.store.get(key) for key in keys}
         wanted = {k: pair for k, pair in zip(keys, made, strict=True) if codes[k] is None}
         every = [order for _, launches in wanted.values() for order in orders(launches)]
@@ -83,10 +83,13 @@ class TritonCuda(OnDevice):
         """What the interpreter shows of kernels: it runs the same source."""
         return texts(self.name)
 
-    def _key(self, made: list[Launch], target: Target) -> str:
-        """What code of launches depends on: their source but for what it says to people."""
-        rows = [f"{_silent(m.source)} {types(m)} {m.grid} {m.warps} {m.stages}" for m in made]
-        return digest("\n".join(rows), self.identity(target))
+    def _key(self, kernel: Kernel, made: list[Launch], target: Target) -> str:
+        """What code of launches depends on: their source but for what it says to people, how it is
+        compiled, and where their parameters stand.
+        """
+        facts = [(types(m), aligned(m), m.grid, m.warps, m.stages) for m in made]
+        rows = [_silent(m.source) for m in made]
+        return digest(*rows, repr(facts), repr(_places(kernel, made)), self.identity(target))
 
 
 def _version() -> str:
@@ -108,20 +111,29 @@ def _given(kernel: Kernel, made: list[Launch]) -> tuple[list[Variable], list[Dim
     return [v for v in every if v not in kernel.arguments], list(dict.fromkeys(sizes))
 
 
-def _code(kernel: Kernel, made: list[Launch], binaries: list[Binary]) -> CudaCode:
-    """The launches of a kernel, with the code of each."""
+def _places(kernel: Kernel, made: list[Launch]) -> tuple[int, list[Ints]]:
+    """Where the address of what checks write stands among the words of a kernel, and where the
+    parameters of each launch do.
+    """
     between, sizes = _given(kernel, made)
     words: list[object] = [*kernel.arguments, *between, *sizes]
-    entries, sites, error = [], 0, len(words)
-    for number, (launch, binary) in enumerate(zip(made, binaries, strict=True)):
+    error, places = len(words), []
+    for launch in made:
         own = [words.index(w) for w in (*launch.arguments, *launch.sizes)]
         own += [error] * bool(launch.sites)
-        own += [error + 1, *(NOTHING for _ in range(HIDDEN - 1))]
-        grid, threads = _grid(launch), 32 * binary.warps
-        one = Entry(binary.name, grid, threads, binary.shared, number, tuple(own), sites)
-        entries.append(one)
+        places.append((*own, error + 1, *(NOTHING for _ in range(HIDDEN - 1))))
+    return error, places
+
+
+def _code(kernel: Kernel, made: list[Launch], binaries: list[Binary]) -> CudaCode:
+    """The launches of a kernel, with the code of each."""
+    error, places = _places(kernel, made)
+    entries, sites, scratch = [], 0, 0
+    for number, (launch, binary) in enumerate(zip(made, binaries, strict=True)):
+        how = _grid(launch), 32 * binary.warps, binary.shared
+        entries.append(Entry(binary.name, *how, number, places[number], sites))
         sites += len(launch.sites)
-    scratch = max(b.scratch * _most(m) for m, b in zip(made, binaries, strict=True))
+        scratch = max(scratch, binary.scratch * _most(launch))
     images = tuple(binary.cubin for binary in binaries)
     return CudaCode(images, tuple(entries), error, sites, scratch)
 

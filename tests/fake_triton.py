@@ -17,7 +17,7 @@ import pytest
 
 from fake_cuda import FakeCuda, Kernel, Violation
 from fake_warps import counted
-from pullback.backends.cuda import backend as cuda
+from pullback.backends.cuda import driver
 from pullback.backends.cuda.code import COUNT
 from pullback.backends.cuda.driver import Driver
 from pullback.backends.cuda.pool import VARIABLE
@@ -113,5 +113,5 @@ def device(
 
     patch.setattr(launched, "_code", code)
     patch.setattr(offline, "compiled", blocks.binaries)
-    patch.setattr(cuda, "driver", cache(lambda n=0: Driver(fake, n) if n else made))
+    patch.setattr(driver, "_opened", cache(lambda n: Driver(fake, n) if n else made))
     return made, blocks

@@ -17,7 +17,7 @@ import pytest
 
 from fake_cuda import FakeCuda, Kernel, Violation
 from pullback.backends.c.compiler import compiler
-from pullback.backends.cuda import backend as cuda
+from pullback.backends.cuda import driver
 from pullback.backends.cuda.code import COUNT
 from pullback.backends.cuda.driver import Driver
 from pullback.backends.cuda.pool import VARIABLE
@@ -144,5 +144,5 @@ def device(patch: pytest.MonkeyPatch, pool: bool = False, **facts: int) -> tuple
         return ir
 
     patch.setattr(backend, "_text", text)
-    patch.setattr(cuda, "driver", cache(lambda n=0: Driver(fake, n) if n else made))
+    patch.setattr(driver, "_opened", cache(lambda n: Driver(fake, n) if n else made))
     return made, warps

@@ -117,7 +117,7 @@ class Older:
 def driver(warps: Warps, ordinal: int = 0) -> Driver:
     from pullback.backends.nvptx import backend
 
-    on: Driver = backend.device(ordinal)
+    on: Driver = backend.driver(ordinal)
     return on
 
 

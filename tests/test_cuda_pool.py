@@ -32,7 +32,7 @@ def warps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warps]:
 def own_pool() -> Pool:
     from pullback.backends.nvptx import backend
 
-    return pool_of(backend.device(0))
+    return pool_of(backend.driver(0))
 
 
 def count(warps: Warps) -> tuple[int, int]:

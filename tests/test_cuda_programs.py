@@ -16,6 +16,7 @@ import fake_triton
 import fake_warps
 import pullback as pb
 from fake_cuda import FakeCuda, Step
+from on_device import both, same
 from pullback.backends import registry
 from pullback.backends.cuda import runner
 from pullback.backends.nvptx.backend import NVPTX
@@ -69,22 +70,6 @@ def on(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
     yield On(Options(backend=name, cache=None), blocks.fake, blocks)
 
 
-def both(on: On, function: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
-    """What the device and the oracle make of a function."""
-    made = []
-    for options in (on.options, Options(backend="reference", cache=None)):
-        given = pb.jit(function, options=options)(*arguments)
-        every = given if isinstance(given, list | tuple) else [given]
-        made.append([value.numpy() for value in every])
-    return made[0], made[1]
-
-
-def same(on: On, function: Any, *arguments: Any, error: float = 1e-5) -> None:
-    for got, want in zip(*both(on, function, *arguments), strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=error, atol=error)
-
-
 @pytest.mark.parametrize("program", SOME)
 @each
 def test_small_programs(program: str, on: On) -> None:
@@ -99,7 +84,7 @@ def test_gradients_and_an_update(on: On) -> None:
     def loss(w: Any, x: Any) -> Any:
         return pb.mean(pb.tanh(x @ w) ** 2)
 
-    same(on, lambda w, x: [pb.value_and_grad(loss)(w, x)[1]], w, X)
+    same(on.options, lambda w, x: [pb.value_and_grad(loss)(w, x)[1]], w, X)
 
 
 @each
@@ -161,13 +146,13 @@ def test_branches_and_loops_that_the_host_decides(on: On) -> None:
     halved = lambda x: pb.while_loop(lambda v: pb.sum(pb.abs(v)) > 1.0, lambda v: v * 0.5, x)
     either = lambda x: pb.cond(pb.sum(x) > 0, lambda x: x * x, lambda x: x - 1, x)
     for given in (x, -x):
-        same(on, lambda x: [halved(x), either(x)], given)
+        same(on.options, lambda x: [halved(x), either(x)], given)
 
 
 @each
 def test_the_host_computes_between_launches(on: On) -> None:
     a = np.eye(4, dtype=np.float64) * 3 + RNG.standard_normal((4, 4)) * 0.1
-    same(on, lambda a: pb.sum(pb.linalg.inv(a + 1) * 2, axis=0), a)
+    same(on.options, lambda a: pb.sum(pb.linalg.inv(a + 1) * 2, axis=0), a)
 
 
 @each
@@ -175,7 +160,7 @@ def test_draws_are_those_of_other_backends(on: On) -> None:
     np.testing.assert_array_equal(
         *[
             np.array(side)
-            for side in both(on, lambda: pb.random.normal((33,), key=pb.random.key(7)))
+            for side in both(on.options, lambda: pb.random.normal((33,), key=pb.random.key(7)))
         ]
     )
 
@@ -329,7 +314,7 @@ def train(w: Any, v: Any, x: Any, y: Any) -> Any:
 def test_a_whole_training_loop(on: On) -> None:
     w, v = (RNG.standard_normal(s).astype(np.float32) for s in ((70, 16), (16, 3)))
     y = RNG.standard_normal((33, 3)).astype(np.float32)
-    same(on, train, w, v, X, y, error=1e-4)
+    same(on.options, train, w, v, X, y, error=1e-4)
 
 
 @tritons
@@ -371,13 +356,13 @@ def test_every_check_of_a_kernel_has_its_words(on: On) -> None:
 @tritons
 def test_a_counter_lies_where_it_fits(on: On) -> None:
     """Beside larger arrays: what is read of it is one number, not a vector."""
-    same(on, lambda x: pb.loop(6, lambda i, h: h * 0.5 + i, x), X)
+    same(on.options, lambda x: pb.loop(6, lambda i, h: h * 0.5 + i, x), X)
 
 
 @tritons
 def test_parts_of_a_sum_lie_between_its_launches(on: On) -> None:
     x = RNG.standard_normal((1, 200_000)).astype(np.float32)
-    same(on, lambda x: [pb.sum(x, axis=1), pb.max(x, axis=1)], x, error=1e-4)
+    same(on.options, lambda x: [pb.sum(x, axis=1), pb.max(x, axis=1)], x, error=1e-4)
     assert len(on.fake.launched) > 2
 
 

@@ -13,6 +13,7 @@ import fake_warps
 import pullback as pb
 from fake_cuda import Violation
 from fake_warps import Warps
+from on_device import both, same
 from pullback.backends.c.compiler import compiler
 from pullback.backends.nvptx import assemble, backend, warp
 from pullback.backends.nvptx.assemble import assembled
@@ -43,22 +44,6 @@ def warps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warps]:
     yield fake_warps.device(monkeypatch)[1]
 
 
-def both(function: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
-    """What the device and the oracle make of a function."""
-    made = []
-    for options in (OPTIONS, Options(backend="reference", cache=None)):
-        given = pb.jit(function, options=options)(*arguments)
-        every = given if isinstance(given, list | tuple) else [given]
-        made.append([value.numpy() for value in every])
-    return made[0], made[1]
-
-
-def same(function: Any, *arguments: Any, error: float = 1e-5) -> None:
-    for got, want in zip(*both(function, *arguments), strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=error, atol=error)
-
-
 @pytest.mark.sampled(2)
 @needs_c
 @pytest.mark.parametrize("backwards", [False, True])
@@ -67,16 +52,16 @@ def test_threads_share_sums_tiles_and_tails(warps: Warps, backwards: bool) -> No
     warps.backwards = backwards
     for shape in ((1, 1), (3, 31), (33, 70), (5, 257)):
         x = RNG.standard_normal(shape).astype(np.float32)
-        same(lambda x: [pb.sum(x), pb.sum(x, axis=0), pb.max(x, axis=1), x.T + 1], x)
-    same(lambda x: [x @ x.T, pb.nn.functional.relu(x.T @ x + 1)], X, error=1e-4)
-    same(lambda x: [pb.argmax(x, axis=1), pb.sort(x, axis=1)], X)
-    same(lambda x: [pb.var(x), pb.logsumexp(x, axis=0)], X)
+        same(OPTIONS, lambda x: [pb.sum(x), pb.sum(x, axis=0), pb.max(x, axis=1), x.T + 1], x)
+    same(OPTIONS, lambda x: [x @ x.T, pb.nn.functional.relu(x.T @ x + 1)], X, error=1e-4)
+    same(OPTIONS, lambda x: [pb.argmax(x, axis=1), pb.sort(x, axis=1)], X)
+    same(OPTIONS, lambda x: [pb.var(x), pb.logsumexp(x, axis=0)], X)
 
 
 @needs_c
 def test_a_product_has_many_tiles(warps: Warps) -> None:
     a = RNG.standard_normal((130, 150)).astype(np.float32)
-    same(lambda a: a @ a.T, a, error=1e-4)
+    same(OPTIONS, lambda a: a @ a.T, a, error=1e-4)
     (launch,) = warps.fake.launched
     assert launch[1] * launch[2] >= 16 * 32  # 9 x 3 tiles, in a power of two of tasks
 
@@ -86,7 +71,7 @@ def test_a_product_has_many_tiles(warps: Warps) -> None:
 def test_element_types(kind: str, warps: Warps) -> None:
     x = pb.tensor(RNG.integers(0, 2, (7, 45))).astype(kind)
     plain = lambda x: [x, pb.max(x, axis=1), pb.flip(x, axis=1)]
-    for got, want in zip(*both(plain, x), strict=True):
+    for got, want in zip(*both(OPTIONS, plain, x), strict=True):
         np.testing.assert_array_equal(got, want)
 
 

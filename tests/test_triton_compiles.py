@@ -126,3 +126,23 @@ def test_a_compiler_that_is_killed_is_told_and_replaced(tmp_path: Path) -> None:
         os.kill(compiler._process.pid, signal.SIGKILL)
         compiler._process.wait()
     assert offline.compiled(orders[:1], CAPABILITY)[0].cubin
+
+
+def test_an_order_that_is_interrupted_leaves_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have made is not taken for what is asked for next."""
+    for name in ("first", "second"):
+        text = f"import triton\n\n\n@triton.jit\ndef {name}():\n    pass\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    orders = [Order(str(tmp_path / f"{n}.py"), n, ()) for n in ("first", "second")]
+
+    def interrupted(self: Any, asked: str) -> Any:
+        self._given.write(asked + "\n")
+        self._given.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(offline._Compiler, "answer", interrupted)
+        offline.compiled(orders[:1], CAPABILITY)
+    assert [b.name for b in offline.compiled(orders[1:], CAPABILITY)] == ["second"]

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from pullback.backends.host.system import array_at
+from pullback.backends.registry import GPU
 from pullback.bridge.derived import Derived
 from pullback.bridge.layout import apart, memory, placed
 from pullback.bridge.lying import Axes, Lying, actual, led, out, room
@@ -33,7 +34,7 @@ from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.face.tree import flatten
 from pullback.tensor.library.ops import permute_dims, reshape
-from pullback.tensor.record.away import CUDA, GPU
+from pullback.tensor.record.away import CUDA
 from pullback.tensor.record.trace import Trace, current, settled, tracing
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.program import Jit

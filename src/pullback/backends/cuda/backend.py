@@ -10,7 +10,7 @@ import numpy as np
 from pullback.backends.base import Code, Compiler, Image, Job, Runner, Stored
 from pullback.backends.cuda import lending
 from pullback.backends.cuda.code import CudaCode
-from pullback.backends.cuda.driver import Driver, driver
+from pullback.backends.cuda.driver import driver
 from pullback.backends.cuda.memory import Resident
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.config import Options
@@ -34,7 +34,13 @@ class OnDevice(Compiler):
 
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
-        return CudaRunner(image, device(self.ordinal(image.made.target)))
+        return CudaRunner(image, driver(self.ordinal(image.made.target)))
+
+    def unwatched(self, options: Options) -> None:
+        """Raises: UnsupportedError for what runs on the host alone."""
+        if options.check or options.profile:
+            what = f"the backend {self.name!r} neither checks launches nor times them"
+            raise UnsupportedError(what, help="the backend `llvm` does", code="E358")
 
     def ordinal(self, named: str | None) -> int:
         """The number of the device that is asked for. Raises: OptionError for what names none."""
@@ -46,11 +52,11 @@ class OnDevice(Compiler):
 
     def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of a device, not filled. Raises: DeviceError."""
-        return Resident(device(ordinal), shape, kind)
+        return Resident(driver(ordinal), shape, kind)
 
     def received(self, data: Any, copy: bool | None) -> Resident:
         """Another library's array of a device, or a copy. Raises: UnsupportedError, OptionError."""
-        return lending.received(data, device, copy)
+        return lending.received(data, driver, copy)
 
     def handed(self, own: Any, kept: object, stream: Any, version: Any, copy: bool) -> Any:
         """A DLPack capsule of an array, or of a copy. Raises: OptionError."""
@@ -59,15 +65,3 @@ class OnDevice(Compiler):
     def interface_of(self, own: Any) -> dict[str, Any]:
         """What `__cuda_array_interface__` says of an array. Raises: UnsupportedError."""
         return lending.interface_of(own)
-
-
-def device(ordinal: int = 0) -> Driver:
-    """The driver of a device. Raises: DeviceError where there is none."""
-    return driver(ordinal)
-
-
-def unwatched(options: Options, name: str) -> None:
-    """Raises: UnsupportedError for what runs on the host alone."""
-    if options.check or options.profile:
-        what = f"the backend {name!r} neither checks launches nor times them"
-        raise UnsupportedError(what, help="the backend `llvm` does", code="E358")

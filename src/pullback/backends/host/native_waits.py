@@ -81,8 +81,8 @@ no:
 ; The same for Python.
 define i64 @pb_take(ptr %table, ptr %sem, i64 %ns) nounwind {
   %ok = call i1 @take(ptr %table, ptr %sem, i64 %ns)
-  %found = zext i1 %ok to i64
-  ret i64 %found
+  %word = zext i1 %ok to i64
+  ret i64 %word
 }
 
 define void @pb_give(ptr %table, ptr %sem) nounwind {

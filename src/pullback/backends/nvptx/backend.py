@@ -9,9 +9,9 @@ from math import prod
 from types import MappingProxyType
 
 from pullback.backends.base import Code, Job, Text
-from pullback.backends.cuda.backend import OnDevice, device, unwatched
+from pullback.backends.cuda.backend import OnDevice
 from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry, blocks
-from pullback.backends.cuda.driver import architecture
+from pullback.backends.cuda.driver import architecture, driver
 from pullback.backends.host.processor import library
 from pullback.backends.loops.backend import Loops, stored
 from pullback.backends.loops.key import routine_key
@@ -43,13 +43,13 @@ class NVPTX(OnDevice, Loops):
 
     def host(self) -> str:
         """The device. Raises: DeviceError."""
-        on = device()
+        on = driver()
         where = f"{self.name} on {on.name}, {architecture(on.capability)}"
         return f"{where}, {on.bytes >> 20} MiB, driver {on.version}"
 
     def machine(self, options: Options) -> Target:
         """A warp as a vector of 32 lanes. Raises: UnsupportedError for what runs on the host."""
-        unwatched(options, self.name)
+        self.unwatched(options)
         ordinal = self.ordinal(options.target)
         return _target(_capability(ordinal), ordinal)
 
@@ -104,7 +104,7 @@ def _shown(kernel: Kernel, schedule: Schedule, target: Target) -> str:
 def _capability(ordinal: int = 0) -> int:
     """That of a device; of the first one, where there is none, the oldest. Raises: DeviceError."""
     try:
-        on = device(ordinal)
+        on = driver(ordinal)
     except DeviceError:
         if ordinal:
             raise

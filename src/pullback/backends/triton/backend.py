@@ -50,9 +50,7 @@ class Triton(Aimed, Explained):
 
         Raises: OptionError.
         """
-        gpu = machine.chosen(options)
-        fast = (options.target or "").endswith(machine.TF32)
-        return target_of(gpu, options.machine or gpu.name, fast)
+        return target_of(machine.chosen(options), options)
 
     def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         return interpreted(kernel, *_loaded(kernel), values)
@@ -74,13 +72,14 @@ def texts(name: str) -> Mapping[str, Text]:
     return {name: _text, **stages, "schedule": _schedule, "price": _price}
 
 
-def target_of(gpu: machine.Gpu, cpu: str, fast: bool, ordinal: str = "") -> Target:
-    """What kernels are fused and scheduled for: a GPU, by its name or file, `fast` as tf32, the
-    device of some number.
+def target_of(gpu: machine.Gpu, options: Options, ordinal: int = 0) -> Target:
+    """What kernels are fused and scheduled for: a GPU, of which there may be several, with float32
+    as tf32 where the options' target ends so.
     """
+    fast = machine.TF32 if (options.target or "").endswith(machine.TF32) else ""
+    number = f":{ordinal}" if ordinal else ""
     usual = Target()
-    name = f"{gpu.target}{ordinal}{machine.TF32 if fast else ''}"
-    own = replace(usual, name=name, cpu=cpu)
+    own = replace(usual, name=f"{gpu.target}{number}{fast}", cpu=options.machine or gpu.name)
     return fusing(replace(own, machine=usual.profile), chooser(own))
 
 

@@ -7,8 +7,9 @@ from importlib.metadata import version
 from math import prod
 
 from pullback.backends.base import Code, Job, Stored, Text, Work
-from pullback.backends.cuda.backend import OnDevice, device, unwatched
+from pullback.backends.cuda.backend import OnDevice
 from pullback.backends.cuda.code import ELSEWHERE, NOTHING, CudaCode, Entry, Grid
+from pullback.backends.cuda.driver import driver
 from pullback.backends.host.exchange import box
 from pullback.backends.triton import device as package
 from pullback.backends.triton import machine, offline, plan
@@ -30,7 +31,7 @@ class TritonCuda(OnDevice):
 
     def host(self) -> str:
         """The device. Raises: DeviceError."""
-        on = device()
+        on = driver()
         gpu = machine.of_device(on.capability, on.name)
         where = f"{self.name}: Triton {_version()} on {on.name}, {gpu.target}"
         return f"{where} by the numbers of {gpu.name}, {on.bytes >> 20} MiB, driver {on.version}"
@@ -41,13 +42,11 @@ class TritonCuda(OnDevice):
 
         Raises: DeviceError, OptionError, UnsupportedError for what runs on the host alone.
         """
-        unwatched(options, self.name)
-        wanted = options.target or ""
-        fast = wanted.endswith(machine.TF32)
+        self.unwatched(options)
         ordinal = self.ordinal(options.target)
-        on = device(ordinal)
+        on = driver(ordinal)
         gpu = machine.of_device(on.capability, on.name, options.machine)
-        return target_of(gpu, options.machine or gpu.name, fast, f":{ordinal}" if ordinal else "")
+        return target_of(gpu, options, ordinal)
 
     def ordinal(self, named: str | None) -> int:
         return super().ordinal(named.removesuffix(machine.TF32) or None if named else None)

@@ -366,7 +366,7 @@ def _in_blocks(keys: Value, axis: int, block: int, k: int, largest: bool, nan_fi
 
 
 def _clamped(places: Value, at: Sequence[Expr], size: int) -> Expr:
-    """A place that was found, which lies inside: nothing checks it."""
+    """A place that is known to lie inside: nothing checks it."""
     return E.maximum(E.minimum(read(places, *at), E.index(size - 1)), E.index(0))
 
 

@@ -7,14 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pullback.backends.registry import named
+from pullback.backends.registry import GPU, named
 from pullback.errors import AbsentError, OptionError, Origin, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.runtime.executable import Executor, Foreign
 from pullback.tensor.record.held import Held, Kind, fresh, kind_of
 
 CPU, CUDA = "cpu", "cuda"
-GPU = "gpu"  # the backend that has such devices
 Array = np.ndarray[Any, Any]
 
 

@@ -131,6 +131,16 @@ s = sum[i, j](y[i, j] * (i + 1))
         [(3, 4), (12, 9), (1, 1)],
         [(13, 1), (1, 0)],
     ),
+    "mirrored": (
+        """
+inputs = ["x[M*N]"]
+outputs = ["y[M, N]"]
+code = "y[i, j] = x[(M - 1 - i)*N + j] * (i + 1)"
+""",
+        "M=1..12 N=1..9",
+        [(3, 4), (12, 9), (1, 1)],
+        [(13, 1), (1, 0)],
+    ),
     "number": (
         """
 inputs = ["x[N]"]
@@ -342,8 +352,15 @@ def test_products_with_an_axis_stay_below_those_with_its_extent() -> None:
         last = E.Add(E.Mul(m, n), E.Mul(n, E.index(-1)))  # i n at its largest
         assert prove(E.Less(E.Mul(i, n), E.Add(last, E.index(1)))) is (True if low >= 0 else None)
         assert prove(E.Less(E.Mul(i, n), last)) is None
-    three = E.Axis(0, 3)
     n = E.Size(E.Dim("n", 1, 7))
+    back = E.Add(E.Add(m, E.index(-1)), E.Mul(i, E.index(-1)))  # m - 1 - i
+    there = E.Add(E.Mul(back, n), E.Axis(1, n.dim))
+    both = E.Mul(E.Add(i, E.index(1)), E.Add(n, E.index(2)))  # of 1 and 2, too
+    assert prove(E.Less(E.index(1), both)) is True
+    assert prove(E.Less(there, E.Mul(m, n))) is True
+    assert prove(E.Less(there, E.index(0))) is False
+    assert prove(E.Less(E.Add(there, E.index(1)), E.Mul(m, n))) is None
+    three = E.Axis(0, 3)
     assert prove(E.Less(E.Mul(three, n), E.Mul(E.index(3), n))) is True
     assert prove(E.Less(E.Mul(three, n), E.Mul(E.index(2), n))) is None
 

@@ -84,6 +84,70 @@ def test_a_wrong_place_of_any_block_raises(place: int, bad: int, backend: str) -
         assert told.value.code == "E106", told.value
 
 
+def rows_of(count: int, wide: int, dtype: Any = np.float64) -> tuple[Any, ...]:
+    """Values, their rows and columns, and a matrix of `wide` columns."""
+    at = np.sort(RNG.integers(0, KEYS, count)).astype(np.int32)
+    return (
+        RNG.normal(size=count).astype(dtype),
+        at,
+        RNG.integers(0, KEYS, count).astype(np.int32),
+        RNG.normal(size=(KEYS, wide)).astype(dtype),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("wide", [1, 3, 16, 64, 65, 130])
+@pytest.mark.parametrize("count", [5, 4097, 40_001])
+def test_rows_of_numbers(count: int, wide: int, backend: str) -> None:
+    """By one task and by several, each of which has a part of a row; up to 64 in parts."""
+    given = v, at, columns, x = rows_of(count, wide)
+    want = np.zeros((KEYS, wide))
+    np.add.at(want, at, v[:, None] * x[columns])
+    for threads in (1, 2):
+        options = pb.Options(backend=backend, threads=threads)
+        run = pb.jit(lambda *t: pb.sparse.coo_matmul(*t, KEYS), options=options)
+        got = run(*map(pb.tensor, given)).numpy()
+        bad = np.argwhere(~(np.abs(got - want) <= 1e-11))
+        assert not len(bad), f"{bad[0]}: got {got[tuple(bad[0])]}, want {want[tuple(bad[0])]}"
+        program = run.program
+        target = program.target
+        texts = [
+            program.texts["loops"](k, program.chosen(k, target), target) for k in program.kernels
+        ]
+        assert any("_part" in t for t in texts) is (wide <= 64), texts
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("place", [0, 4095, 40_000])
+@pytest.mark.parametrize("bad", [KEYS, -1])
+def test_a_wrong_place_of_any_row_raises(place: int, bad: int, threads: int) -> None:
+    given = rows_of(40_001, 24)
+    options = pb.Options(threads=threads)
+    product = pb.jit(lambda *t: pb.sparse.coo_matmul(*t, KEYS), options=options)
+    for n in (1, 2):
+        wrong = [g.copy() for g in given]
+        wrong[n][place] = bad
+        with pytest.raises(PullbackError, match=f"{bad}") as told:
+            product(*map(pb.tensor, wrong)).numpy()
+        assert told.value.code == "E106", told.value
+
+
+@pytest.mark.parametrize("wide", [64, 100, 128])
+def test_the_same_bits_whatever_number_of_threads_was_asked_for(wide: int) -> None:
+    """A program for one thread has a task for whole rows, one for two a task for each half."""
+    given = [pb.tensor(g) for g in rows_of(60_000, wide, np.float32)]
+    tasks = set()
+    results = []
+    for threads in (1, 2, None):
+        options = pb.Options(threads=threads)
+        run = pb.jit(lambda *t: pb.sparse.coo_matmul(*t, KEYS), options=options)
+        results.append(run(*given).numpy())
+        tasks.add(max(run.program.chosen(k, run.program.target).tasks for k in run.program.kernels))
+    assert 1 in tasks
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
 def test_a_loop_that_reads_its_target_stays() -> None:
     """``y[at[p]] += y[p]``: the next turn may read what this one wrote."""
     y, x = (Array(name, float32, 9000) for name in "yx")

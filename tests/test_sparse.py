@@ -274,13 +274,15 @@ def test_a_wrong_place_of_any_block_raises(place: int, bad: int, backend: str) -
     indices = a.indices.copy()
     indices[place] = bad
     given = pb.tensor(a.data), pb.tensor(indices), pb.tensor(a.indptr)
-    for run, x in (
-        (S.csr_matmul, pb.ones(70)),
-        (lambda *t: S.csr_transposed_matmul(*t, 70), pb.ones(900)),
-        (S.csr_matmul, pb.ones((70, 5))),
+    for run, x, threads in (
+        (S.csr_matmul, pb.ones(70), 1),
+        (lambda *t: S.csr_transposed_matmul(*t, 70), pb.ones(900), 1),
+        (S.csr_matmul, pb.ones((70, 5)), 1),
+        (S.csr_matmul, pb.ones((70, 64)), 2),  # a task has some of the rows
+        (lambda *t: S.csr_transposed_matmul(*t, 70), pb.ones((900, 64)), 2),  # or of the columns
     ):
         with pytest.raises(PullbackError, match=f"{bad}") as told:
-            pb.jit(run, options=pb.Options(backend=backend, threads=1))(*given, x).numpy()
+            pb.jit(run, options=pb.Options(backend=backend, threads=threads))(*given, x).numpy()
         assert told.value.code == "E106", told.value
 
 

@@ -283,6 +283,7 @@ def square_sum(count: int) -> float:
 
 @pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX in the same process
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_children_compute_on_threads_of_their_own(method: str) -> None:
     pb.set_num_threads(2)
@@ -294,6 +295,7 @@ def test_children_compute_on_threads_of_their_own(method: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX in the same process
 def test_a_fork_beside_a_compilation() -> None:
     """LLVM has locks of its own."""
     stop = threading.Event()
@@ -323,6 +325,7 @@ def test_a_fork_beside_a_compilation() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX in the same process
 def test_a_fork_beside_running_threads() -> None:
     """Other threads run programs and hold locks at that moment; the child has neither."""
     pb.set_num_threads(2)

@@ -218,7 +218,22 @@ def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
     if isinstance(node, E.Add):
         return wrapped(left.plus(right))
     product = left.product(right)
+    if product is None and _places((*left.atoms, *right.atoms)):
+        product = _distributed(left, right)
     return atom(node) if product is None else wrapped(product)
+
+
+def _places(atoms: tuple[Expr, ...]) -> bool:
+    """Whether all are axes and sizes, one of them an axis."""
+    some = any(isinstance(a, E.Axis) for a in atoms)
+    return some and all(isinstance(a, E.Axis | E.Size) for a in atoms)
+
+
+def _distributed(left: Affine, right: Affine) -> Affine:
+    """A product with an axis term by term: ``(m - 1 - i) n  ->  m n - n - i n``"""
+    pairs = [(E.Mul(a, b), c * d) for a, c in left.terms for b, d in right.terms]
+    sides = (*left.times(right.const).terms, *right.times(left.const).terms)
+    return make((*pairs, *sides), left.const * right.const)
 
 
 def factored(

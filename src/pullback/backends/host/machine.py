@@ -189,9 +189,10 @@ class VirtualMachine:
             threads = pools.threads if crew.follows else crew.threads
             if threads > crew.threads:
                 threads = self._widened(threads)
-            pool = pools.get(threads)
-            words[_POOL] = 0 if pool is None else pool.at
-            words[_THREADS] = threads
+            if threads != 1 or words[_THREADS] != 1:
+                pool = pools.get(threads)
+                words[_POOL] = 0 if pool is None else pool.at
+                words[_THREADS] = threads
             words[_PC] = 0
             words[_STOP] = 0
             if self._serves:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from pullback.backends.base import Code, Compiler, Image, Job, Part, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.bottleneck import priced
 from pullback.backends.nests.cheapest import cheapest
+from pullback.backends.nests.parts import in_parts
 from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import price
 from pullback.backends.nests.ranges import lowered
@@ -26,6 +27,7 @@ from pullback.ir.program import Launch
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.inplace import in_place
+from pullback.machine.machine import with_numbers
 from pullback.schedule.choices import Choices
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
@@ -41,7 +43,8 @@ class Loops(Compiler):
 
     def machine(self, options: Options) -> Target:
         """The processor that this process runs on, or less of it."""
-        return chosen_target(options.target, options.machine)
+        target = chosen_target(options.target, options.machine)
+        return target if options.threads is None else _alone(target, options.threads)
 
     def prepare(self, graph: Graph, target: Target) -> Graph:
         """Indices that are data in rows."""
@@ -95,7 +98,7 @@ class Loops(Compiler):
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
         for kernel, schedule in work:
-            routine = lowered(kernel, schedule)
+            routine = in_parts(lowered(kernel, schedule))
             report.lap("lower")
             verify_routine(routine, "lower")
             routine = self.laid(routine, kernel, schedule)
@@ -107,6 +110,12 @@ class Loops(Compiler):
             yield routine
             report.lap("emit")
         report.stage("lower", f"{len(made)} routines")
+
+
+@cache
+def _alone(target: Target, threads: int) -> Target:
+    """A machine of which programs are given so many threads, whoever else has more."""
+    return replace(target, machine=with_numbers(target.profile, "launch", given=threads))
 
 
 def launched(image: Image, item: Launch, number: int) -> Iterator[tuple[Part, int]]:
@@ -134,7 +143,7 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
-    return make(lowered(kernel, schedule, marks=True), target)
+    return make(in_parts(lowered(kernel, schedule, marks=True)), target)
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -31,7 +31,8 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
 
     Each number of tasks is tried as the schedule of a machine that deals work to so many: more than
     schedules are made for, where there are more cores. Fewer of what adds to places that are data:
-    each task goes through all of them, and waits for a part of a row at each.
+    each task goes through all of them, and waits for a part of a row at each. Such sums have their
+    order in any number of tasks, so a program that says its threads has the best for those.
     """
     launch = target.profile.tables["launch"]
     written = any(isinstance(s.form, Accumulate) for s in kernel.every)
@@ -43,7 +44,8 @@ def for_cores(kernel: Kernel, target: Target, chosen: Choices) -> Choices:
     if ns < target.profile.rate("whole", "parallel_sweep"):
         return chosen
     cores = int(launch["processors" if many else "threads"])
-    threads = [1 << n for n in range(cores.bit_length())]
+    asked = 0 if any(s.partial for s in kernel.every) else int(launch.get("given", 0))
+    threads = [asked] if asked and written else [1 << n for n in range(cores.bit_length())]
     most = made.tasks - 1 if written else min(cores, int(ns / target.profile.rate("whole", "task")))
     counts = [1 << n for n in range(most.bit_length()) if written or 1 << n > made.tasks]
     others = _ways(kernel, target, chosen, counts)

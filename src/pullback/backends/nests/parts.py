@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 
-from pullback.backends.nests.checks import Names, as_passed, cheap, literal, look
+from pullback.algebra.linear import linear
+from pullback.backends.nests.checks import Names, Values, as_passed, cheap, literal, look, spelled
 from pullback.backends.nests.touched import arrays, loaded
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
@@ -32,29 +33,39 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
-from pullback.ir.node import walk
-from pullback.ir.statements import roots
+from pullback.ir.node import Node, walk
+from pullback.ir.statements import roots, statements
 
 # On Zen 3, one thread, us of a loop in C, COO in order by a vector, SciPy beside it:
 #   values            20,000  40,000  200,000  2,000,000
 #   SciPy                 47     104      771       7079
 #   one by one            42     101      775       7442
 #   in 4 parts            21      43      272       2418
+# On Zen 4, us of COO in order by a matrix, in 4 parts and one by one; SciPy beside it:
+#   columns                     8           32          64          96
+#   800,000 values, 2,000^2     1140 2930   2550 6720   5550 7350   -
+#   200,000 values, 20,000^2     410  590   1430 2500   6180 6230   4750 3610
 PARTS = 4
+WIDE = 64  # numbers of a row that is added in parts
 BLOCK = 4096  # numbers whose places are looked at before: they lie in the nearest cache
 
 
 def in_parts(routine: Routine) -> Routine:
-    """`routine` with its loops over single numbers for places that are data in parts of blocks."""
-    if routine.tasks != 1:
-        return routine
+    """`routine` with its loops that add numbers, or short rows, at places that are data in parts
+    of blocks.
+    """
     names = Names("part")
-    return replace(routine, body=tuple(_parted(s, names) for s in routine.body))
+    return replace(routine, body=tuple(_parted(s, names, frozenset()) for s in routine.body))
 
 
-def _parted(s: Stmt, names: Names) -> Stmt:
-    if not isinstance(s, For) or not _single(s):
+def _parted(s: Stmt, names: Names, around: frozenset[Node]) -> Stmt:
+    """A loop in parts; of a task's, or a tile's, what is in it."""
+    if not isinstance(s, For) or s.kind is not LoopKind.SEQ:
         return s
+    if not _single(s, around):
+        within = around | {s.var}
+        body = tuple(_parted(i, names, within) for i in s.body)
+        return s if body == s.body else replace(s, body=body)
     checks = [c for c in s.body if isinstance(c, Check)]
     block = Var(f"{s.var.name}_block", 0, (literal(s.hi) - 1) // BLOCK)
     begin = E.Mul(block, index(BLOCK))
@@ -75,20 +86,44 @@ def _parted(s: Stmt, names: Names) -> Stmt:
     return For(block, index(0), index(block.hi + 1), (*looks, *ways))
 
 
-def _single(s: For) -> bool:
-    """Whether a loop only adds a number at a place that is data, in turns that are all alike."""
+def _single(s: For, around: frozenset[Node]) -> bool:
+    """Whether a loop only adds a number, or a row of them in lanes, at a place that is data, in
+    turns that are all alike.
+    """
     if not s.body:
         return False
-    *before, one = s.body
-    plain = s.kind is LoopKind.SEQ and s.step == 1 and E.is_const(s.lo, 0)
+    *before, last = s.body
+    row = _row(last)
+    one = last if row is None else row.body[0]
+    plain = s.step == 1 and E.is_const(s.lo, 0)
     if not plain or not isinstance(s.hi, E.Const) or literal(s.hi) < PARTS:
         return False
-    if not isinstance(one, StoreCombine) or not arrays(one.offset):
+    if not all(isinstance(c, Declare) or _checked(c) for c in before):
         return False
-    if not all(isinstance(c, Check) and isinstance(c.extent, E.Const) for c in before):
+    held: Values = {Peek(d.register, ()): d.init for d in before if isinstance(d, Declare)}
+    if not isinstance(one, StoreCombine) or not arrays(spelled(one.offset, held)):
         return False
-    leaves = {n for i in s.body for e in roots(i) for n in walk(e) if isinstance(n, Var | Peek)}
-    return leaves == {s.var} and not any(one.array in loaded(i) for i in s.body)
+    if row is not None and _apart(spelled(one.offset, held)) > WIDE:
+        return False
+    own = {*held, s.var, *around} if row is None else {*held, s.var, row.var, *around}
+    leaves = {n for i in statements(s.body) for e in roots(i) for n in walk(e)}
+    told = {n for n in leaves if isinstance(n, Var | Peek)} <= own
+    return told and not any(one.array in loaded(i) for i in statements(s.body))
+
+
+def _row(s: Stmt) -> For | None:
+    """A loop that adds one row in lanes."""
+    lanes = isinstance(s, For) and s.kind is LoopKind.VECTOR and len(s.body) == 1
+    return s if isinstance(s, For) and lanes and E.is_const(s.lo, 0) else None
+
+
+def _apart(offset: E.Expr) -> int:
+    """How far apart places lie that are data: the length of a row, of which a tile has a part."""
+    return min(abs(step) for term, step in linear(offset).terms if arrays(term))
+
+
+def _checked(s: Stmt) -> bool:
+    return isinstance(s, Check) and isinstance(s.extent, E.Const)
 
 
 def _looks(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from pullback.algebra.linear import Linear, linear
 from pullback.backends.nests.checks import (
@@ -27,7 +28,6 @@ from pullback.backends.nests.checks import (
     spelled,
     without,
 )
-from pullback.backends.nests.parts import in_parts
 from pullback.backends.nests.touched import arrays, loaded, scattered, written_by
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int32, int64
@@ -64,10 +64,8 @@ from pullback.simplify.guards import conjuncts
 
 @functools.lru_cache(maxsize=16)
 def lowered(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Routine:
-    """The nest of a kernel, its loops between the bounds that guards over data leave; sums for
-    places that are data in parts.
-    """
-    return in_parts(ranged(lower(kernel, schedule, marks=marks)))
+    """The nest of a kernel, its loops between the bounds that guards over data leave."""
+    return ranged(lower(kernel, schedule, marks=marks))
 
 
 def ranged(routine: Routine) -> Routine:
@@ -76,21 +74,23 @@ def ranged(routine: Routine) -> Routine:
     if not any(isinstance(s, StoreCombine) for s in own):
         return routine
     ranges = _Ranges(own)
-    if routine.tasks == 1:
-        return replace(routine, body=tuple(j for i in routine.body for j in ranges.either(i)))
-    return replace(routine, body=tuple(ranges.block(routine.body, {})))
+    return replace(routine, body=tuple(ranges.tiles(routine.body, frozenset())))
 
 
 # Measured beside SciPy on an EPYC with AVX-512, 1 to 400 values a row, 1 to 64 columns.
 WAITING = 64  # sums of a row that wait in registers
-# A row's terms at a time, those beyond its end left out by lanes: how often a loop turns is then
-# guessed right for most rows of some ten values. On Zen 3, 2,000^2, us of the loops alone:
-#   values a row          3    10    20   100
-#   one by one           20    29    55   222
-#   8                     9    29    40   112
-#   16                   14    25    42   110
-CHUNK = 8
-# Likewise of terms that go to places that are data, us of a loop in C, SciPy beside it:
+# A row's terms at a time, those beyond its end left out by lanes, and of short rows as many as a
+# mean one has without a branch, which would be guessed wrong. Loops in C on Zen 4, 2,000^2 by a
+# vector, us, of twenty matrices in turn; of one matrix, whose rows the processor learns by heart:
+#   values a row             3            10            20           50
+#   one by one          16.4   5.6   26.7  12.1   36.7  27.6         75
+#   4                    8.6   4.5   15.9   9.0   23.0  14.8         37
+#   4, of the mean       7.4   4.6   12.1  10.0   24.2  15.6         35
+#   8                    7.3   6.2   14.6   9.9   18.8  15.1         32
+#   8, of the mean       6.7   6.6   11.8  11.7   18.8  16.3         31
+AT_ONCE = 8  # terms; of short rows half as many
+SHORT = 12  # values of a mean row that is one
+# Likewise of terms that go to places that are data, us of a loop in C, SciPy beside it, Zen 3:
 #   values a row          3    10    20   100   20,000^2, 10
 #   SciPy                11    25    43   263   273
 #   one by one            7    21    38   276   261
@@ -133,6 +133,7 @@ class _Ranges:
         # Checks that were made before.
         self.passed: Passed | None = None
         self.most = Register("most", int64)  # up to where
+        self.rows = 1  # of the loop in hand
 
     def block(self, body: Iterable[Stmt], known: Values) -> Stmts:
         """Statements in order, each told what the registers before it hold."""
@@ -147,17 +148,28 @@ class _Ranges:
                 self.remember(s, known)
         return made
 
-    def either(self, s: Stmt) -> Stmts:
+    def tiles(self, body: Iterable[Stmt], around: frozenset[Node]) -> Stmts:
+        """The loops of each tile of a task, either way."""
+        made: Stmts = []
+        for s in body:
+            if isinstance(s, For) and s.kind is LoopKind.SEQ and not isinstance(s.lo, E.Const):
+                made.append(replace(s, body=tuple(self.tiles(s.body, around | {s.var}))))
+            else:
+                made += self.either(s, around)
+        return made
+
+    def either(self, s: Stmt, around: frozenset[Node]) -> Stmts:
         """Where all checks of a loop are passed, which is looked at first, a loop without them;
-        block by block, where it is one over rows.
+        block by block, where it is one over rows, in the tiles `around`.
         """
         slow = self.block([s], {})
         self.passed, self.most = {}, self.names.register("most", index(0))
+        self.rows = int(s.hi.value) if isinstance(s, For) and isinstance(s.hi, E.Const) else 1
         quick = self.block([s], {})
         passed, self.passed = self.passed, None
         if not passed:
             return slow
-        rows = _rows(s, quick, slow, passed.values())
+        rows = _rows(s, quick, slow, passed.values(), around)
         if rows is not None:
             return [self.blocks(*rows, passed)]
         ends = [own.loop.hi for own in passed.values()]
@@ -177,7 +189,7 @@ class _Ranges:
         rising = self.names.register("rising", E.const(True, bool_))
         outside = E.Or(E.Less(own.asked[0], Peek(low, ())), E.Less(Peek(high, ()), own.asked[1]))
         look = Combine(rising, (), ALL, E.logical_not(outside))
-        most = E.minimum(inner.hi, E.Add(Peek(high, ()), index(CHUNK - 1)))
+        most = E.minimum(inner.hi, E.Add(Peek(high, ()), index(self.beyond(inner))))
         looks, good = self.looks(passed, (Peek(low, ()), Peek(self.most, ())))
         good = E.And(Peek(rising, ()), good)
         within: Values = dict(zip((first, last), own.asked, strict=True))
@@ -316,7 +328,10 @@ class _Ranges:
         taken = one is not None and any(one.array in loaded(i) for i in statements(s.body))
         whole: Stmts = [replace(s, body=as_passed(s.body, checks))]
         if one is not None and not taken and row is None:
-            whole = self.number(s, one, known, checks) or self.spread(s, one, checks) or whole
+            lanes = self.number(s, one, known, checks) or self.spread(s, one, checks)
+            if lanes and self.passed is not None and self.lead(s, 1) and not before:
+                return lanes
+            whole = lanes or whole
         elif one is not None and not taken and row is not None and row.body[-1] is one:
             whole = self.row(s, row, one, known, checks) or whole
         return [Guard(E.Less(s.lo, s.hi), (*before, *whole))]
@@ -339,14 +354,15 @@ class _Ranges:
         last = Store(one.array, offset, Peek(total, ()))
         if self.passed is None or s.body != (one,):
             return [first, scalar, last]
-        inside = E.Less(E.Add(s.hi, index(CHUNK - 2)), Peek(self.most, ()))
         chunks = tuple(self.chunks(s, one, total, checks))
+        inside = self.looked(s)
         return [first, Guard(inside, chunks), Guard(E.logical_not(inside), (scalar,)), last]
 
     def chunks(self, s: For, one: StoreCombine, total: Register, checks: list[Check]) -> Stmts:
-        """A sum, `CHUNK` terms at a time."""
-        sums = shaped(self.names.register("sums", one.value), (CHUNK,))
-        last = Var(f"{s.var.name}_last", 0, CHUNK - 1)
+        """A sum, a few terms at a time."""
+        size = AT_ONCE // 2 if self.mean(s) <= SHORT else AT_ONCE
+        sums = shaped(self.names.register("sums", one.value), (size,))
+        last = Var(f"{s.var.name}_last", 0, size - 1)
         joined = Combine(total, (), one.combiner, Peek(sums, (last,)))
 
         def add(lane: Var, term: Expr) -> Stmt:
@@ -354,9 +370,26 @@ class _Ranges:
 
         return [
             Declare(sums, one.combiner.identity(one.value.dtype)),
-            self.side_by_side(s, one, CHUNK, checks, add, lambda _: []),
-            For(last, index(0), index(CHUNK), (joined,), LoopKind.VECTOR),
+            *self.side_by_side(s, one, size, checks, add, lambda _: []),
+            For(last, index(0), index(size), (joined,), LoopKind.VECTOR),
         ]
+
+    def mean(self, s: For) -> float:
+        """How many turns of a loop belong to one row in the mean, where each belongs to one."""
+        return s.var.hi / self.rows
+
+    def lead(self, s: For, size: int) -> int:
+        """How many times `size` terms of a row are taken without a branch: a short mean row's."""
+        mean = self.mean(s)
+        return ceil(mean / size) if mean <= SHORT else 0
+
+    def looked(self, s: For) -> Expr:
+        """Whether all that is taken at once with the last term of a row was looked at."""
+        return E.Less(E.Add(s.hi, index(self.beyond(s) - 1)), Peek(self.most, ()))
+
+    def beyond(self, s: For) -> int:
+        """How many terms behind a row are taken at once with it, at most."""
+        return AT_ONCE - 1 + self.lead(s, 1)
 
     def spread(self, s: For, one: StoreCombine, checks: list[Check]) -> Stmts:
         """Terms for places that are data, `SPREAD` at a time: nothing is added where the next ones
@@ -378,9 +411,9 @@ class _Ranges:
 
         first = Declare(terms, one.combiner.identity(one.value.dtype))
         quick = self.side_by_side(s, one, SPREAD, checks, put, added)
-        inside = E.Less(E.Add(s.hi, index(SPREAD - 2)), Peek(self.most, ()))
+        inside = self.looked(s)
         plain = replace(s, body=as_passed(s.body, checks))
-        return [Guard(inside, (first, quick)), Guard(E.logical_not(inside), (plain,))]
+        return [Guard(inside, (first, *quick)), Guard(E.logical_not(inside), (plain,))]
 
     def side_by_side(
         self,
@@ -390,7 +423,7 @@ class _Ranges:
         checks: list[Check],
         put: Callable[[Var, Expr], Stmt],
         after: Callable[[Var], Stmts],
-    ) -> For:
+    ) -> Stmts:
         """Terms in lanes, `size` at a time: what they read at places that are data is put side by
         side; of the last ones those beyond the end are the identity.
         """
@@ -418,7 +451,14 @@ class _Ranges:
             Declare(left, E.Cast(rest, int32)),
             For(lane, index(0), index(size), lanes, LoopKind.VECTOR),
         ]
-        return For(begun, s.lo, s.hi, (*made, *after(begun)), step=size)
+        body, lead = (*made, *after(begun)), self.lead(s, size)
+        onward = For(begun, E.Add(s.lo, index(lead * size)), s.hi, body, step=size)
+        if lead == 0:
+            return [onward]
+        turn = Var(f"{s.var.name}_lead", 0, lead - 1)
+        here = E.Add(s.lo, E.Mul(turn, index(size)))
+        ahead = For(begun, here, E.Add(here, index(1)), body)
+        return [For(turn, index(0), index(lead), (ahead,), LoopKind.UNROLL), onward]
 
     def row(self, s: For, row: For, one: StoreCombine, known: Values, checks: list[Check]) -> Stmts:
         """Sums for a short row of places."""
@@ -476,7 +516,7 @@ class _Ranges:
 
 
 def _rows(
-    s: Stmt, quick: Stmts, slow: Stmts, passed: Iterable[_Loop]
+    s: Stmt, quick: Stmts, slow: Stmts, passed: Iterable[_Loop], around: frozenset[Node]
 ) -> tuple[For, For, For] | None:
     """A loop over rows, with its quick and slow one, whose inner loops all begin and end at the
     same places, which its variable tells; None where it is another.
@@ -489,7 +529,7 @@ def _rows(
     leaves = {n for e in ends for n in walk(e) if isinstance(n, Var | Peek)}
     alike = len(quick) == len(slow) == 1 and all(o == first for o in others)
     plain = E.is_const(s.lo, 0) and isinstance(s.hi, E.Const) and s.step == 1
-    told = alike and plain and {s.var} <= leaves <= {s.var, first.loop.hi}
+    told = alike and plain and {s.var} <= leaves <= {s.var, first.loop.hi, *around}
     return (s, fast, checked) if told and fast.var is checked.var is s.var else None
 
 

@@ -52,14 +52,16 @@ class Entry:
         return True
 
     def call(self, given: list[Held]) -> Any:
-        """Run on the arguments and on what captured handles hold now.
+        """Run on the arguments, a list that is the callee's, and on what captured handles hold now.
 
         Raises: ShapeError for the largest of an axis that is empty in this call.
         """
         if self.filled:
             self.check(given)
         if not self.written:
-            state = [*given, *held(self.read)] if self.read else given.copy()
+            if not self.read:
+                return self.run(given)
+            state = [*given, *held(self.read)]
             if turns.line and self.looks:  # looked at after they are held, see `turns`
                 state = [*given, *settled(self.read)]
             return self.run(state)
@@ -96,18 +98,27 @@ class Entry:
 
     def run(self, state: list[Held]) -> Any:
         """Run on the state but for the results, which are made here."""
-        go = self.executable.runner.go
-        memory = self.memory() if go is None else None
-        if memory is not None:
-            return self.on_device(memory, state)
-        kinds = self.kinds or self.measured(state)
+        go, kinds = self.executable.runner.go, self.kinds
+        if go is None or kinds is None:
+            return self.by_arrays(state)
+        if len(kinds) == 1:  # as below, without two comprehensions
+            result = fresh("result", kinds[0])
+            state.append(result)
+            go([v.at for v in state])
+            return self.build((Tensor.holding(result),))
         results = [fresh("result", kind) for kind in kinds]
         state += results
-        if go is None or self.kinds is None:
-            arrays = [v.array for v in state]
-            self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
-        else:
-            go([v.at for v in state])
+        go([v.at for v in state])
+        return self.build([Tensor.holding(v) for v in results])
+
+    def by_arrays(self, state: list[Held]) -> Any:
+        """Run on arrays: on a device, or where extents are read off them."""
+        memory = self.memory() if self.executable.runner.go is None else None
+        if memory is not None:
+            return self.on_device(memory, state)
+        results = [fresh("result", kind) for kind in self.kinds or self.measured(state)]
+        arrays = [v.array for v in (*state, *results)]
+        self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
         return self.build([Tensor.holding(v) for v in results])
 
     def memory(self) -> Keeping | None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Jit(Generic[P, R]):
             ready = held(given.handles)
             signature = (given.key, tuple([v.kind for v in ready]))
         for entry in self.quick.get(signature, ()):
-            if entry.fits():
+            if not entry.flags or entry.fits():
                 break
         else:
             entry = self.found(flatten((args, kwargs), _argument), signature)
@@ -150,8 +150,8 @@ class Jit(Generic[P, R]):
         if turns.line:
             ready = settled(flatten((args, kwargs), _argument).handles)
         self.last = entry
-        results = entry.call(ready)
-        return cast(R, results if self.plain else returned(self.function, args, results))
+        results: R = entry.call(ready)
+        return results if self.plain else returned(self.function, args, results)
 
     def forked(self) -> None:
         """A child has no thread that traces."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -86,39 +88,48 @@ def sparse(size: int, density: float, wide: int) -> dict[str, float]:
     return {n: 1e3 * t for n, t in least(runs).items()}
 
 
-def beside_scipy(size: int, a_row: int, wide: int | None) -> dict[str, float]:
-    """SciPy's median by ours, in turn: products, and both gradients of one (NumPy's gathers)."""
+def beside_scipy(size: int, a_row: int, wide: int | None, matrices: int = 1) -> dict[str, float]:
+    """SciPy's median by ours, in turn: products, and both gradients of one (NumPy's gathers).
+
+    Of one matrix a processor learns where each row ends; of several in turn it does not.
+    """
     import scipy.sparse
 
     rng = np.random.default_rng(0)
-    share = a_row / size
-    a = scipy.sparse.random(size, size, share, format="csr", dtype=np.float32, random_state=0)
-    c, back = a.tocoo(), a.T.tocsr()
     shape = (size,) if wide is None else (size, wide)
     x, g = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
     X, G = pb.tensor(x), pb.tensor(g)
-    own = [pb.tensor(v) for v in (a.data, a.indices, a.indptr)]
-    places = [pb.tensor(v) for v in (c.data, c.row, c.col)]
 
-    def loss(v: Any, x: Any, g: Any) -> Any:
-        return pb.sum(pb.sparse.csr_matmul(v, own[1], own[2], x) * g)
+    def loss(v: Any, columns: Any, starts: Any, x: Any, g: Any) -> Any:
+        return pb.sum(pb.sparse.csr_matmul(v, columns, starts, x) * g)
 
-    def slopes() -> Any:
+    def slopes(c: Any, back: Any) -> Any:
         terms = g[c.row] * x[c.col]
         return terms if wide is None else terms.sum(1), back @ g
 
     csr = pb.jit(pb.sparse.csr_matmul, options=OPTIONS)
     turned = pb.jit(lambda *t: pb.sparse.csr_transposed_matmul(*t, size), options=OPTIONS)
     coo = pb.jit(lambda *t: pb.sparse.coo_matmul(*t, size), options=OPTIONS)
-    grad = pb.jit(pb.grad(loss, argnums=(0, 1)), options=OPTIONS)
-    t = a.T
-    runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "CSR": (lambda: csr(*own, X), lambda: a @ x),
-        "transposed": (lambda: turned(*own, X), lambda: t @ x),
-        "COO": (lambda: coo(*places, X), lambda: c @ x),
-        "both gradients": (lambda: grad(own[0], X, G), slopes),
+    grad = pb.jit(pb.grad(loss, argnums=(0, 3)), options=OPTIONS)
+    runs: dict[str, list[tuple[Callable[[], Any], Callable[[], Any]]]] = {
+        name: [] for name in ("CSR", "transposed", "COO", "both gradients")
     }
-    return {name: medians(*pair) for name, pair in runs.items()}
+    for n in range(matrices):
+        a = scipy.sparse.random(size, size, a_row / size, "csr", np.float32, n)
+        c, t, back = a.tocoo(), a.T, a.T.tocsr()
+        own = [pb.tensor(v) for v in (a.data, a.indices, a.indptr)]
+        places = [pb.tensor(v) for v in (c.data, c.row, c.col)]
+        runs["CSR"].append((partial(csr, *own, X), partial(a.__matmul__, x)))
+        runs["transposed"].append((partial(turned, *own, X), partial(t.__matmul__, x)))
+        runs["COO"].append((partial(coo, *places, X), partial(c.__matmul__, x)))
+        runs["both gradients"].append((partial(grad, *own, X, G), partial(slopes, c, back)))
+    return {name: medians(*map(in_turn, zip(*pairs, strict=True))) for name, pairs in runs.items()}
+
+
+def in_turn(runs: Iterable[Callable[[], Any]]) -> Callable[[], Any]:
+    """A call of the next one, and of the first after the last."""
+    following = cycle(runs)
+    return lambda: next(following)()
 
 
 def medians(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int = 201) -> float:
@@ -156,10 +167,12 @@ def main() -> None:
         names = ("CSR", "transposed", "COO", "both gradients")
         print("| | columns | " + " | ".join(names) + " |\n|" + "---|" * 6)
         for size, a_row in ((2000, 10), (2000, 20), (2000, 100), (2000, 400), (20000, 10)):
-            for wide in (None, 8, 64):
-                shares = beside_scipy(size, a_row, wide)
+            several = size * a_row < 10**5  # rows that a processor learns
+            for wide, matrices in ((None, 1), *([(None, 20)] * several), (8, 1), (64, 1)):
+                shares = beside_scipy(size, a_row, wide, matrices)
                 cells = " | ".join(f"{shares[n]:.2f}" for n in names)
-                print(f"| {size}^2, {a_row} a row | {wide or 'a vector'} | {cells} |", flush=True)
+                by = f"{wide or 'a vector'}{f', {matrices} matrices' * (matrices > 1)}"
+                print(f"| {size}^2, {a_row} a row | {by} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

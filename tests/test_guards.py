@@ -277,9 +277,9 @@ def test_what_never_runs_is_no_access_outside() -> None:
 @pytest.mark.parametrize("condition", [below, near])
 def test_tables_in_the_interpreter(condition: Condition, turned: bool) -> None:
     """Nothing that was skipped is read: scratch starts as NaN there."""
-    k = table_kernel(29, 25, 17, condition, True, turned)
+    k = table_kernel(29, 75, 5, condition, True, turned)
     routine = check(k, scalar=True)
-    _, full = routine_of(table_kernel(29, 25, 17, lambda i, j: E.Less(i, index(99)), True, turned))
+    _, full = routine_of(table_kernel(29, 75, 5, lambda i, j: E.Less(i, index(99)), True, turned))
     assert executed(routine).multiply_adds < 0.95 * executed(full).multiply_adds
 
 

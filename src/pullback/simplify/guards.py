@@ -8,15 +8,18 @@ from functools import reduce
 from pullback.ir.dtype import bool_
 from pullback.ir.expr import (
     And,
+    Axis,
     Const,
     Expr,
     Exprs,
     If,
     Or,
+    Take,
     Xor,
     const,
     is_const,
     logical_not,
+    lower,
     takes,
 )
 from pullback.ir.node import walk
@@ -80,8 +83,22 @@ def reads_data(e: Expr) -> bool:
 
 
 def both(first: Expr, second: Expr) -> Expr:
-    """The conjunction; what reads is not evaluated where the first fails: ``a ? b : false``."""
-    return If(first, second, FALSE) if reads_data(second) else And(first, second)
+    """The conjunction; what reads at places that the first may keep inside is not evaluated where
+    it fails: ``a ? b : false``.
+    """
+    plain = all(map(_inside, takes(second)))
+    return And(first, second) if plain else If(first, second, FALSE)
+
+
+def _inside(take: Take) -> bool:
+    """Whether each index is an axis of the same extent, or a number below it."""
+    pairs = zip(take.indices, take.source.shape, strict=True)
+    return all(
+        i.extent == extent
+        if isinstance(i, Axis)
+        else isinstance(i, Const) and i.value < lower(extent)
+        for i, extent in pairs
+    )
 
 
 def every(conditions: Iterable[Expr]) -> Expr | None:

@@ -186,6 +186,12 @@ class Memory:
         stride = self.stride(e.offset, at)
         return at.lanes is None or bool(stride)
 
+    def certain(self, e: Load, at: Scope) -> bool:
+        """Whether a load is of one element, which exists wherever it is read."""
+        low, high = self.facts.interval(e.offset)
+        ours = self.exact or e.array.space != "argument"
+        return ours and low >= 0 and high < e.array.size and self.stride(e.offset, at) == 0
+
     def _load(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
         kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
         stride = self.stride(offset, at)

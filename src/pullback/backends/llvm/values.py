@@ -22,6 +22,7 @@ from pullback.ir.dtype import DType, bfloat16, float32, int64
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import Load, Native, Peek, Register, Var
+from pullback.ir.node import Node, walk
 from pullback.ir.statements import Given
 
 Need = tuple[Expr, Scope]
@@ -52,6 +53,7 @@ class Values:
         self.registers = registers
         self._given = 0
         self._literals: dict[Expr, Val] = {}
+        self._strays: dict[Var | None, dict[Node, bool]] = {}
         # Sums of an instruction that knows no denormals.
         self.flushed: set[Register] = set()
 
@@ -93,12 +95,23 @@ class Values:
 
     def home(self, e: Expr, scope: Scope) -> Scope:
         """The widest scope in which `e` may be computed."""
-        loads = self.facts.loads(e)
-        if not loads:
+        strays = self.strays(e, scope)
+        if not strays:
             scope = scope.plain
         if scope.lanes is None or self.varies(e, scope):
             return scope
-        return scope.uniform if not (loads and scope.guarded) else scope
+        return scope.uniform if not (strays and scope.guarded) else scope
+
+    def strays(self, e: Expr, scope: Scope) -> bool:
+        """Whether it reads what a guard may keep it from: all but single elements that exist."""
+        if not self.facts.loads(e):
+            return False
+        known = self._strays.setdefault(None if scope.lanes is None else scope.lanes.var, {})
+        if e not in known:
+            for n in walk(e, skip=known):
+                below = any(known[c] for c in n.children)
+                known[n] = below or (isinstance(n, Load) and not self.memory.certain(n, scope))
+        return known[e]
 
     def varies(self, e: Expr, scope: Scope) -> bool:
         """Whether the value differs between the lanes of `scope`."""
@@ -126,7 +139,7 @@ class Values:
         sides = []
         for side, positive in ((e.then, True), (e.otherwise, False)):
             inside = at
-            if self.facts.loads(side) and self.known(side, at) is None:
+            if self.strays(side, at) and self.known(side, at) is None:
                 inside = at.branch(self.b, e.condition, condition, positive)
             sides.append((side, inside))
         return sides

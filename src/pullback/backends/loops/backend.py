@@ -17,6 +17,7 @@ from pullback.backends.nests.parts import in_parts
 from pullback.backends.nests.places import with_places
 from pullback.backends.nests.price import price
 from pullback.backends.nests.ranges import lowered
+from pullback.backends.nests.short import written_out
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
 from pullback.cost.price import Price
@@ -98,7 +99,7 @@ class Loops(Compiler):
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
         for kernel, schedule in work:
-            routine = in_parts(lowered(kernel, schedule))
+            routine = written_out(in_parts(lowered(kernel, schedule)))
             report.lap("lower")
             verify_routine(routine, "lower")
             routine = self.laid(routine, kernel, schedule)
@@ -143,7 +144,7 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
-    return make(in_parts(lowered(kernel, schedule, marks=True)), target)
+    return make(written_out(in_parts(lowered(kernel, schedule, marks=True))), target)
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -477,3 +477,31 @@ def test_sums_of_few_terms_written_into_one_another(rows: int, terms: int) -> No
     t = total("t", (rows,), (terms,), lambda i, j: E.Mul(read(y, i, j), read(s, j)))
     u = map_("u", (rows,), lambda i: E.Mul(read(t, i), num(3)))
     kernels_of(graphs.graph(u=u))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored"),
+    [
+        ((2, 64), False),  # rather computed twice than written
+        ((32, 64), True),  # 32 times over each element
+        ((64, 32), False),  # in the loop around: once
+    ],
+)
+def test_what_loops_around_would_compute_again_is_stored(
+    shape: tuple[int, int], stored: bool
+) -> None:
+    """``y[c, i] = sum[k](p[k, i] / z[i] * x[c, i + k])``: the quotient for each c, or once."""
+    many, n = shape
+    p, z, x = variable("p", 3, n), variable("z", n), variable("x", many, n + 2)
+    quotient = map_("q", (3, n), lambda k, i: E.Div(read(p, k, i), read(z, i)))
+
+    def body(c: Expr, i: Expr, k: Expr) -> Expr:
+        return E.Mul(read(quotient, k, i), E.Exp(read(x, c, E.Add(i, k))))
+
+    def turned(i: Expr, k: Expr, c: Expr) -> Expr:
+        return E.Mul(read(quotient, k, i), E.Exp(read(x, c, E.Add(i, k))))
+
+    around = shape != (64, 32)
+    y = total("y", (many, n), (3,), body) if around else total("y", (n,), (3, many), turned)
+    names = {s.target.name for k in kernels_of(graphs.graph(out=y)) for s in k.stages}
+    assert ("q" in names) is stored, names

@@ -7,9 +7,10 @@ substituted. *Stage*: never stored; a stage of every kernel that needs it. *Node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 
 from pullback.config import Cap, frozen
 from pullback.cost.facts import (
@@ -24,7 +25,8 @@ from pullback.cost.facts import (
 )
 from pullback.fuse.asked import Places, asked, checks
 from pullback.fuse.products import contraction
-from pullback.ir.expr import Axis, Expr, Take
+from pullback.ir.dtype import float32
+from pullback.ir.expr import Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import (
     Accumulate,
     Definition,
@@ -293,7 +295,31 @@ def _substitutes(
     size = elements(definition.shape)
     if len(uses) == 1 and points(uses[0].user) <= size:
         return True
-    return is_cheap(scene.facts[definition].flops, scene.machine) and (big <= 1 or never)
+    cheap = is_cheap(scene.facts[definition].flops, scene.machine) and (big <= 1 or never)
+    return cheap and (never or not _often(scene, definition, uses))
+
+
+def _often(scene: Inlined, definition: Definition, uses: list[Use]) -> bool:
+    """Whether to compute it in loops around those of its own axes takes longer than to write it and
+    to read it there: ``y[c, i] = sum[k](w[k, i] x[c, i + k])``, w in each c. Operands of products
+    are computed once, as these lay them out.
+    """
+    machine = scene.machine
+    often = 1
+    for user in dict.fromkeys(use.user for use in uses):
+        form, facts = scene.forms.get(user, user.form), scene.facts[user]
+        if contraction(user, form, facts, machine) is None:
+            own = [a.axes for a in facts.accesses if a.source is definition]
+            often = max(often, *(_around(user.extents, axes) for axes in own))
+    again = often * scene.facts[definition].flops / machine.rate("whole", "work")
+    moved = 3 / machine.rate("whole", "memory") + often / machine.rate("whole", "near")
+    return again > float32.itemsize * moved
+
+
+def _around(extents: Sequence[Extent], axes: frozenset[int]) -> int:
+    """How often loops turn that are around those over `axes`, at most."""
+    last = max(axes, default=-1)
+    return prod(upper(e) for n, e in enumerate(extents) if n < last and n not in axes)
 
 
 def _reduces(scene: Inlined, definition: Definition) -> bool:

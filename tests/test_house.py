@@ -66,7 +66,7 @@ ROOM_LINES = {
     "config": 150,
     "cost": 300,
     "errors": 200,
-    "fuse": 1450,
+    "fuse": 1455,
     "grad": 2100,
     "ir": 2450,
     "lower": 3940,

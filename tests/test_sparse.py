@@ -374,6 +374,22 @@ def test_rows_that_ask_for_more_than_there_is(at: int) -> None:
     same(pb.jit(between)(*given).numpy(), a @ x, 1e-12)
 
 
+@pytest.mark.parametrize("longest", [7, 40])  # short rows take a mean one without a branch
+@pytest.mark.parametrize("far", [17_000, 2**31 - 1])
+def test_rows_that_end_before_they_begin(longest: int, far: int) -> None:
+    """They are empty, wherever they would begin."""
+    a = uneven(900, 70, longest)
+    x = dense(70, None)
+    starts, stops = a.indptr[:-1].copy(), a.indptr[1:].copy()
+    empty = [1, 2, 300, 450]
+    starts[empty] = far
+    assert (starts >= stops)[empty].all()
+    want = a @ x
+    want[empty] = 0.0
+    given = [pb.tensor(v) for v in (a.data, a.indices, starts, stops, x)]
+    same(pb.jit(between)(*given).numpy(), want, 1e-12)
+
+
 def test_other_guards_stay() -> None:
     """A guard whose other side is no identity bounds nothing."""
     n, x = pb.tensor(np.array([3, 1])), pb.tensor(np.arange(12.0).reshape(2, 6))

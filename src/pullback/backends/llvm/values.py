@@ -15,7 +15,7 @@ from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
-from pullback.backends.nests.analysis import NOTHING, Facts
+from pullback.backends.nests.analysis import NOTHING, Facts, Varying
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bfloat16, float32, int64
@@ -53,7 +53,7 @@ class Values:
         self.registers = registers
         self._given = 0
         self._literals: dict[Expr, Val] = {}
-        self._strays: dict[Var | None, dict[Node, bool]] = {}
+        self._strays: dict[Varying | None, dict[Node, bool]] = {}
         # Sums of an instruction that knows no denormals.
         self.flushed: set[Register] = set()
 
@@ -106,7 +106,7 @@ class Values:
         """Whether it reads what a guard may keep it from: all but single elements that exist."""
         if not self.facts.loads(e):
             return False
-        known = self._strays.setdefault(None if scope.lanes is None else scope.lanes.var, {})
+        known = self._strays.setdefault(None if scope.lanes is None else scope.lanes.varying, {})
         if e not in known:
             for n in walk(e, skip=known):
                 below = any(known[c] for c in n.children)

@@ -328,10 +328,7 @@ class _Ranges:
         taken = one is not None and any(one.array in loaded(i) for i in statements(s.body))
         whole: Stmts = [replace(s, body=as_passed(s.body, checks))]
         if one is not None and not taken and row is None:
-            lanes = self.number(s, one, known, checks) or self.spread(s, one, checks)
-            if lanes and self.passed is not None and self.lead(s, 1) and not before:
-                return lanes
-            whole = lanes or whole
+            whole = self.number(s, one, known, checks) or self.spread(s, one, checks) or whole
         elif one is not None and not taken and row is not None and row.body[-1] is one:
             whole = self.row(s, row, one, known, checks) or whole
         return [Guard(E.Less(s.lo, s.hi), (*before, *whole))]

@@ -1,7 +1,7 @@
 """Loops of a few turns around little at places that are data, written out: what all turns have,
 checks and products of places, is computed once.
 
-for p: for a in 0..3: for b in 0..3: y[i[p] + a, j[p] + b] += f    ->    nine writes for each p
+    for p: for a in 0..3: for b in 0..3: y[i[p] + a, j[p] + b] += f    ->    nine writes for each p
 """
 
 from __future__ import annotations

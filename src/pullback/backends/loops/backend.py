@@ -99,7 +99,7 @@ class Loops(Compiler):
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
         for kernel, schedule in work:
-            routine = written_out(in_parts(lowered(kernel, schedule)))
+            routine = _emitted(lowered(kernel, schedule))
             report.lap("lower")
             verify_routine(routine, "lower")
             routine = self.laid(routine, kernel, schedule)
@@ -142,9 +142,14 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
     )
 
 
+def _emitted(routine: Routine) -> Routine:
+    """A nest that has its price, as it is emitted: sums at data in parts, short loops written out."""
+    return written_out(in_parts(routine))
+
+
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
-    return make(written_out(in_parts(lowered(kernel, schedule, marks=True))), target)
+    return make(_emitted(lowered(kernel, schedule, marks=True)), target)
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -143,7 +143,7 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 
 
 def _emitted(routine: Routine) -> Routine:
-    """A nest that has its price, as it is emitted: sums at data in parts, short loops written out."""
+    """A nest with a price, as it is emitted: sums at data in parts, short loops written out."""
     return written_out(in_parts(routine))
 
 

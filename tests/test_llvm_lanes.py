@@ -11,6 +11,7 @@ import pytest
 
 from llvm_support import AVX2, AVX512, HOST, TARGETS, Fenced, load, loop, routine, vector, zero
 from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.nests.analysis import Facts, plan_lanes
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import (
@@ -554,3 +555,44 @@ def test_integers_stand_in_front_of_loops() -> None:
     load([own])[0]([given, made])
     wanted = [given.reshape(7, 9)[(5 * n + m) % 7] for n in range(6) for m in range(7)]
     np.testing.assert_array_equal(made.reshape(42, 9), wanted)
+
+
+@pytest.mark.parametrize("kind", [float32, float64])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_the_last_vector_of_a_tile_is_as_wide_as_what_is_left(target: Target, kind: DType) -> None:
+    """Sums of rows in registers, of every width; what lies behind is not touched."""
+    lanes = target.lanes(kind.itemsize)
+    for width in range(1, 3 * lanes):
+        i, j = Var("i", 0, 4), Var("j", 0, width - 1)
+        tile = Register("tile", kind, (width,))
+        x, y = Array("x", kind, 5 * width), Array("y", kind, width)
+        read = Load(x, E.Add(E.Mul(i, index(width)), j))
+        add = vector(j, width, Combine(tile, (j,), SUM, E.Mul(read, read)))
+        store = vector(j, width, Store(y, j, Peek(tile, (j,))))
+        own = routine([x, y], [Declare(tile, zero(kind)), loop(i, 5, add), store])
+        left, tails = width % lanes, plan_lanes(own, target, Facts()).tails
+        if width > lanes and left:
+            assert tails[tile] == tails[j] == 1 << (left - 1).bit_length()
+        source, out = Fenced(data(kind, 5 * width)), Fenced(np.zeros(width, kind.numpy))
+        load([own], target)[0]([source.array, out.array])
+        wanted = (source.array.reshape(5, width) ** 2).sum(0)
+        np.testing.assert_allclose(out.array, wanted, rtol=1e-5)
+
+
+def test_a_tile_has_whole_vectors_where_another_loop_needs_them() -> None:
+    """Where lanes are added up, or a loop has other ends, all loops over a tile have whole ones."""
+    j, k = Var("j", 0, 17), Var("k", 0, 8)
+    tile, total = Register("tile", float32, (18,)), Register("total", float32)
+    x, y = Array("x", float32, 18), Array("y", float32, 1)
+    fill = vector(j, 18, Set(tile, (j,), Load(x, j)))
+    added = vector(j, 18, Combine(total, (), SUM, Peek(tile, (j,))))
+    short = vector(k, 9, Set(tile, (k,), E.Const(1.0, float32)))
+    begin = [Declare(tile, zero(float32)), Declare(total, zero(float32)), fill]
+    end = Store(y, index(0), Peek(total, ()))
+    summed = routine([x, y], [*begin, added, end])
+    for own in (summed, routine([x, y], [*begin, short, end])):
+        tails = plan_lanes(own, AVX2, Facts()).tails
+        assert tails[tile] == tails[j] == AVX2.lanes(4)
+    source, out = Fenced(data(float32, 18)), Fenced(np.zeros(1, np.float32))
+    load([summed], AVX2)[0]([source.array, out.array])
+    np.testing.assert_allclose(out.array, source.array.sum(), rtol=1e-5)

@@ -372,9 +372,12 @@ class Function:
         inner = frame.tiles.get(key)
         if inner is None:
             masks: list[Val | None] = [None] * (trip // lanes.count)
-            if trip % lanes.count:
-                masks.append(prefix_mask(trip % lanes.count, lanes.count))
+            left, tail = trip % lanes.count, self.plan.tails.get(stmt.var, lanes.count)
+            if left:
+                masks.append(prefix_mask(left, tail) if left < tail else None)
             inner = self._lanes_frame(frame, lanes, lo, masks)
+            if left:
+                inner.groups[-1].lanes = Lanes(lanes.var, tail, lanes.varying, lanes.aligned)
             frame.tiles[key] = inner
         self.block(stmt.body, inner)
 
@@ -408,6 +411,7 @@ class Function:
             group = Scope(None, uniform)
             group.lanes = lanes
             group.number = number
+            group.first = number * lanes.count
             group.mask = mask
             groups.append(group)
         return Frame(uniform, groups)

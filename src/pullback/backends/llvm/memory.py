@@ -114,7 +114,7 @@ class Memory:
         home = at if loads and at.guarded else at.uniform
         shift = form.const
         if var is not None and at.lanes is not None:
-            shift += form.of(var) * at.number * at.lanes.count
+            shift += form.of(var) * at.first
         kind = arith.MEMORY[array.dtype.name]
         key = ("&", array, form.terms)
         base = home.find(key)
@@ -235,7 +235,7 @@ class Memory:
         assert times is not None
         form = self.facts.form(offset)
         step, short = form.of(digit), lanes // times
-        index = const(at.number * short * step, "i64")
+        index = const(at.first // times * step, "i64")
         for atom, coefficient in form.terms:
             value = get(atom, at.uniform if atom is digit else at)
             term = self.b.binary("mul", value, const(coefficient, "i64"))
@@ -268,7 +268,7 @@ class Memory:
         times, lanes = at.lanes.phase(row, self.facts), at.lanes.count
         assert times is not None
         form = self.facts.form(offset)
-        index = const(form.const + at.number * lanes // times, "i64")
+        index = const(form.const + at.first // times, "i64")
         for atom, coefficient in form.terms:
             if atom is turn:
                 continue

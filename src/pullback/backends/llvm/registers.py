@@ -55,7 +55,7 @@ class Registers:
         outer = self.literals(register, indices[:-1])
         if at.lanes is None or not at.lanes.varying.of(indices[-1]):
             slot, lane = divmod(self.literals(register, indices)[-1], lanes)
-            return Place((register, *outer, slot), kind, lanes, lane)
+            return Place((register, *outer, slot), kind, self._lanes(register, slot), lane)
         form = self.facts.form(indices[-1])
         base = at.uniform.find(at.lanes.var)
         start = base.literal if base is not None else None
@@ -65,7 +65,14 @@ class Registers:
         slot, lane = divmod(int(start) + form.const, lanes)
         if lane:
             raise InvalidIR(f"register {register} is indexed {lane} lanes off a vector")
-        return Place((register, *outer, slot + at.number), kind, lanes)
+        slot += at.number
+        return Place((register, *outer, slot), kind, self._lanes(register, slot))
+
+    def _lanes(self, register: Register, slot: int) -> int:
+        """Of one vector of a tile: its last may have fewer."""
+        lanes = self.plan.tiles[register]
+        last = (slot + 1) * lanes > register.shape[-1]
+        return self.plan.tails.get(register, lanes) if last else lanes
 
     def literals(self, register: Register, indices: tuple[Expr, ...]) -> list[int]:
         """Indices, which must be constants. Raises: InvalidIR where one is not."""
@@ -123,9 +130,12 @@ class Registers:
         elif at.lanes is not None and register in at.lanes.varying.registers:
             lanes = at.lanes.count
             suffix = (at.number,)
-        init = self.b.splat(init, lanes) if lanes else init
+        tile = register in self.plan.tiles
+        splat = self.b.splat(init, lanes) if lanes else init
         for index in elements(shape):
-            self.state[register, *index, *suffix] = init
+            width = self._lanes(register, index[-1]) if tile else lanes
+            value = splat if width == lanes else self.b.splat(init, width)
+            self.state[register, *index, *suffix] = value
 
     def carried(self, cells: Iterable[Cell], groups: int) -> list[Key]:
         """The elements of `cells` that a loop over `groups` groups hands from turn to turn."""

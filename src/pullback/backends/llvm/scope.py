@@ -52,7 +52,7 @@ class Scope:
     """A memo of expression values; `readers`: those that depend on memory or a register."""
 
     __slots__ = (
-        "branches", "counters", "guarded", "lanes", "mask",
+        "branches", "counters", "first", "guarded", "lanes", "mask",
         "memo", "number", "parent", "plain", "readers", "uniform",
     )  # fmt: skip
 
@@ -66,6 +66,7 @@ class Scope:
         self.branches: dict[tuple[Expr, bool], Scope] = {}
         self.lanes: Lanes | None = parent.lanes if parent else None
         self.number: int = parent.number if parent else 0
+        self.first: int = parent.first if parent else 0  # lanes of the groups in front
         self.mask: Val | None = parent.mask if parent else None
         self.guarded: bool = parent.guarded if parent else False
 

@@ -175,7 +175,7 @@ class Values:
         assert base is not None
         kind = "i32" if self.facts.narrow(e) else "i64"
         first = self.fit(base, kind)
-        first = self.b.binary("add", first, const(at.number * lanes.count, kind))
+        first = self.b.binary("add", first, const(at.first, kind))
         return self.b.binary("add", iota(kind, lanes.count), self.b.splat(first, lanes.count))
 
     # -- operations

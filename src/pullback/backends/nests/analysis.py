@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import cast
 
@@ -203,10 +203,13 @@ WIDEST = 64  # lanes of a vector, those of bytes
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """Lanes of every vector loop (by its variable) and of registers indexed by such a variable."""
+    """Lanes of every vector loop (by its variable) and of registers indexed by such a variable;
+    `tails`: of the last vector, where fewer hold what is left.
+    """
 
     loops: dict[Var, int]
     tiles: dict[Register, int]
+    tails: dict[Var | Register, int] = field(default_factory=dict)
 
 
 def compute_bytes(dtype: DType) -> int:
@@ -237,7 +240,62 @@ def plan_lanes(routine: Routine, target: Target, facts: Facts) -> LanePlan:
             changed = changed or lanes != loops[var] or bool(wanted)
             loops[var] = lanes
             tiles.update(dict.fromkeys(registers, lanes))
-    return LanePlan(loops, tiles)
+    return LanePlan(loops, tiles, _tails(routine, LanePlan(loops, tiles), users, facts))
+
+
+def _tails(
+    routine: Routine, plan: LanePlan, users: dict[Var, dict[Register, None]], facts: Facts
+) -> dict[Var | Register, int]:
+    """The smallest powers of two of lanes that hold what whole vectors leave of a loop, where all
+    loops over a register's vectors leave the same: no mask, or a shorter one.
+
+    ``j in 0..18, 16 lanes  ->  16, 2``
+    """
+    tails: dict[Var | Register, int] = {}
+    for stmt in statements(routine.body + routine.finish):
+        if isinstance(stmt, For) and stmt.var in plan.loops:
+            own = _tail(stmt, plan, users[stmt.var], facts)
+            tails[stmt.var] = max(own, tails.get(stmt.var, 0))
+    changed = True
+    while changed:
+        changed = False
+        for var, registers in users.items():
+            keys: list[Var | Register] = [var, *registers]
+            most = max(tails.get(key, 0) for key in keys)
+            changed = changed or any(tails.get(key) != most for key in keys)
+            tails.update(dict.fromkeys(keys, most))
+    return tails
+
+
+def _tail(loop: For, plan: LanePlan, registers: Iterable[Register], facts: Facts) -> int:
+    """Lanes of the last vector of one loop: all, where what is left may not be told apart."""
+    lanes, trip = plan.loops[loop.var], facts.form(loop.hi).minus(facts.form(loop.lo))
+    first = isinstance(loop.lo, Const) and loop.lo.value == 0
+    if trip.terms or trip.const <= lanes or not trip.const % lanes or not first:
+        return lanes
+    if any(r.shape[-1] != trip.const for r in registers) or not _lane_by_lane(loop, plan):
+        return lanes
+    return 1 << (trip.const % lanes - 1).bit_length()
+
+
+def _lane_by_lane(loop: For, plan: LanePlan) -> bool:
+    """Whether a loop of floats of one size keeps its lanes apart: none is combined with another."""
+    own = frozenset(s.register for s in statements(loop.body) if isinstance(s, Declare))
+    varying = Varying(loop.var, own)
+    kinds: set[DType] = set()
+    for stmt in statements(loop.body):
+        if isinstance(stmt, Transpose | For | Guard | StoreCombine):
+            return False
+        if isinstance(stmt, Combine) and stmt.register not in own:
+            tile = stmt.register in plan.tiles and varying.of(stmt.indices[-1])
+            if not tile:
+                return False
+        if isinstance(stmt, Store):
+            kinds.add(stmt.array.dtype)
+        for node in walk(roots(stmt)):
+            kinds |= {node.array.dtype} if isinstance(node, Load) else set()
+            kinds |= {node.register.dtype} if isinstance(node, Peek) else set()
+    return len(kinds) == 1 and all(k.is_float and k.itemsize >= 4 for k in kinds)
 
 
 def _least(loop: For, facts: Facts) -> int:

@@ -36,6 +36,7 @@ HOST = host_target()
 TABLES = HOST.on(chosen(HOST.name)) if any(m.pages for m in HOST.profile.memories) else HOST
 # The processor that the numbers in tests of choices were measured on.
 ZEN5 = named_target("x86-64-v4").on(chosen("zen5"))
+ZEN4 = named_target("x86-64-v4").on(chosen("zen4"))
 start = named("llvm").start  # the whole schedule that a kernel runs by
 
 

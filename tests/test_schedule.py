@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lower_support import HOST, ZEN5, kernel, num, stage, start, variable
+from lower_support import HOST, ZEN4, ZEN5, kernel, num, stage, start, variable
 from pullback.algebra.linear import Linear, coarser, divide, linear, offset, stepped
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -137,16 +137,16 @@ def test_packed_columns_are_cut_where_tiles_keep_whole_vectors() -> None:
     assert column_of(40, turned=True)[0] != 2
 
 
-@pytest.mark.parametrize(("rows", "terms", "column"), [(24, 64, 1), (17, 300, 1)])
+@pytest.mark.parametrize(("rows", "terms", "column"), [(24, 64, 0), (17, 300, 1)])
 def test_weights_of_a_layer_are_packed_where_rows_share_them(
     rows: int, terms: int, column: int
 ) -> None:
-    """``z[i, j] = sum[k] x[i, k] w[j, k]`` in tiles of both; of few rows by dot products, 17 x 512
-    of 300 terms: 29 us, and 48 with the rows in lanes, one Zen 5 core.
+    """``z[i, j] = sum[k] x[i, k] w[j, k]``, 17 x 512 of 300 terms: 29 us, and 48 with the rows in
+    lanes, one Zen 5 core; 24 x 512 of 64: 28 and 23, one Zen 4 core.
     """
     x, w = variable("x", rows, terms), variable("w", 512, terms)
     z = define("z", (rows, 512), lambda i, j, k: E.Mul(read(x, i, k), read(w, j, k)), over=(terms,))
-    (step,) = start(kernel((rows, 512), stage(z, (0, 1), variable("y", rows, 512))), HOST).steps
+    (step,) = start(kernel((rows, 512), stage(z, (0, 1), variable("y", rows, 512))), ZEN4).steps
     assert step.product is not None and step.product.column == column
 
 

@@ -100,7 +100,8 @@ class Block:
             step = [Declare(line, zero), fill, unrolled(i, rows, Declare(one, a), lanes(add))]
         stores = self._joined(sums, (i, j), at, each, wide)
         terms = prob.terms(spans, step)
-        elements = rows * (wide or [context.lanes(kind.itemsize)])[0]
+        vector = context.lanes(kind.itemsize)
+        elements = rows * (-(-wide[0] // vector) if wide else 1) * vector
         exact = elements <= self.loops.exact and self.depth is None and prob.word is None
         terms = blocked_tile(context, sums, place, terms, each, exact)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), base))]

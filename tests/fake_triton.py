@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from pullback.ir.dtype import DType, int64
 from pullback.ir.kernel import Kernel as Fused
 
 SCRATCH = 64  # bytes of each block, so that somebody has to bring them
+DESCRIPTOR = 128  # bytes of one that a block makes, and what they begin at a multiple of
+MARK = 1.5  # in the place of what they hold
 
 
 class Blocks:
@@ -46,7 +49,9 @@ class Blocks:
         for order in orders:
             self.compiled += 1
             name = f"{order.name}_{self.compiled}"
-            made.append(Binary(name, {}, marked(name.encode()), order.warps, 4096, SCRATCH, 32, 0))
+            scratch, align = wanted(Path(order.path).read_text(), order.name)
+            facts = order.warps, 4096, scratch, align, 32, 0
+            made.append(Binary(name, {}, marked(name.encode()), *facts))
         return made
 
     def add(self, launch: Launch, binary: Binary) -> None:
@@ -70,6 +75,11 @@ class Blocks:
             if each != 32 * launch.warps:
                 raise Violation(f"{binary.name} has {launch.warps} warps, not {each} threads")
             kinds = [v.dtype for v in launch.arguments]
+            own = given[len(names)]
+            if own % binary.align:
+                raise Violation(f"scratch of {binary.name} begins at {own:#x}")
+            kept = np.frombuffer((ctypes.c_ubyte * (binary.scratch * blocks)).from_address(own))
+            kept[:] = MARK  # as blocks write their descriptors, before they read by them
             for n in aligned:
                 if given[n] % 16:
                     raise Violation(f"{names[n]} of {binary.name} begins at {given[n]:#x}")
@@ -79,8 +89,17 @@ class Blocks:
             if wrong:
                 arguments.append(memory(given[len(names) - 1], wrong, int64))
             interpreter.call(function, blocks, arguments)
+            if not (kept == MARK).all():
+                raise Violation(f"scratch of {binary.name} is something else's too")
 
         self.fake.kernels[binary.name] = Kernel(run, touched)
+
+
+def wanted(source: str, name: str) -> tuple[int, int]:
+    """Scratch of each block of a function, and its alignment."""
+    own = source.partition(f"def {name}(")[2].partition("@triton.jit")[0]
+    count = own.count("tl.make_tensor_descriptor(")
+    return (DESCRIPTOR * count, DESCRIPTOR) if count else (SCRATCH, 1)
 
 
 def marked(name: bytes) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pullback.backends.cuda.driver import Launching
 from pullback.config import Ints, entity
+from pullback.machine.machine import LINE
 
 COUNT = "pb_count"
 # ``place += step``, of the counter of a loop.
@@ -91,7 +92,8 @@ class CudaCode:
 
     The words of a launch are the addresses of arguments and shared arrays, run-time extents, the
     address of what checks write, at the place `error`, and that of scratch. `sites`: so many have
-    words of their own there; 0: all share a record. `scratch`: bytes of a launch.
+    words of their own there; 0: all share a record. `scratch`: bytes of a launch, of which those it
+    is given begin at a multiple of `align`.
     """
 
     images: tuple[bytes, ...]
@@ -99,6 +101,7 @@ class CudaCode:
     error: int
     sites: int = 0
     scratch: int = 0
+    align: int = LINE
 
     @classmethod
     def read(cls, data: bytes) -> CudaCode:
@@ -115,7 +118,7 @@ class CudaCode:
     def packed(self) -> bytes:
         """All of it: a line that says what there is, and the images."""
         sizes = [len(image) for image in self.images]
-        numbers = self.error, self.sites, self.scratch
+        numbers = self.error, self.sites, self.scratch, self.align
         head = json.dumps([*numbers, sizes, [astuple(e) for e in self.entries]])
         return head.encode() + b"\n" + b"".join(self.images)
 

@@ -345,10 +345,11 @@ class CudaRunner:
                 shared += lined(size)
             words += [self._sizes[name] for name in facts.sizes]
             code: CudaCode = part.code.engine
+            begin = -(-scratch // code.align) * code.align
             for function, entry in self._functions[code]:
                 how = entry.how(self._sizes)
                 if how is not None:
-                    own = entry.words([*words, errors, scratch], code.error)
+                    own = entry.words([*words, errors, begin], code.error)
                     self.driver.launch(function, how, [*map(ctypes.c_uint64, own)], self._now)
 
 

@@ -14,7 +14,7 @@ from pullback.backends.triton.blocks import WHOLE, Group, Way, power, size, term
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.price import Work
 from pullback.backends.triton.product import product_of
-from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads
 from pullback.ir.expr import upper
 
 FLAT = 1024  # elements of a block of maps: eight for each of 128 threads
@@ -29,7 +29,8 @@ PAIRS = ("rows", "columns"), ("rows", "warps"), ("columns", "warps"), ("rows", "
 
 
 def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> BlockSchedule:
-    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper.
+    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper; by
+    descriptors where factors may be read so, and pointers are no cheaper.
 
     Where even the least block is refused (for registers: shared memory always fits), that is taken:
     what does not fit is kept in memory, as the assembler does it.
@@ -41,9 +42,17 @@ def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> Bloc
         if not smaller:
             return schedule
         schedule = min(smaller, key=_area)
+    schedule = _cheapest(work, schedule)
+    described = replace(schedule, reads=Reads.DESCRIPTORS)
+    dearer = GAIN * work.price(described).ns > work.price(schedule).ns
+    return schedule if work.refusal(described) or dearer else _cheapest(work, described)
+
+
+def _cheapest(work: Work, schedule: BlockSchedule) -> BlockSchedule:
+    """From a schedule on, the neighbour that is cheapest, until none is cheaper."""
     price = work.price(schedule).ns
     while True:
-        near = [s for s in moves(group, schedule) if work.refusal(s) is None]
+        near = [s for s in moves(work.group, schedule) if work.refusal(s) is None]
         priced = [(work.price(s).ns, n) for n, s in enumerate(near)]
         least, number = min(priced, default=(price, 0))
         if least >= GAIN * price:
@@ -94,6 +103,8 @@ def moves(group: Group, schedule: BlockSchedule) -> Iterator[BlockSchedule]:
             if near not in known:
                 known.add(near)
                 yield near
+    if group.way is Way.PRODUCT:
+        yield from (replace(schedule, reads=r) for r in Reads if r is not schedule.reads)
 
 
 def _numbers(group: Group) -> dict[str, tuple[int, int]]:

@@ -22,6 +22,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest
 from pullback.ir.target import Target
+from pullback.machine.machine import LINE
 
 
 class TritonCuda(OnDevice):
@@ -128,13 +129,15 @@ def _code(kernel: Kernel, made: list[Launch], binaries: list[Binary]) -> CudaCod
     """The launches of a kernel, with the code of each."""
     error, places = _places(kernel, made)
     entries, sites, scratch = [], 0, 0
+    align = max(LINE, *(binary.align for binary in binaries))
     for number, (launch, binary) in enumerate(zip(made, binaries, strict=True)):
         how = _grid(launch), 32 * binary.warps, binary.shared
         entries.append(Entry(binary.name, *how, number, places[number], sites))
         sites += len(launch.sites)
         scratch = max(scratch, binary.scratch * _most(launch))
+    scratch += (align - LINE) * bool(scratch)  # plans know lines
     images = tuple(binary.cubin for binary in binaries)
-    return CudaCode(images, tuple(entries), error, sites, scratch)
+    return CudaCode(images, tuple(entries), error, sites, scratch, align)
 
 
 def _grid(launch: Launch) -> Grid:

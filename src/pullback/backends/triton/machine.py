@@ -26,6 +26,7 @@ TABLES = {
     "lanes": "float32 float64 integer function",
     "tensor": "float16 bfloat16 tf32 float64 int8",
     "instruction": "rows columns terms warps narrow",
+    "descriptor": "bytes",
     "launch": "launch",
 }
 TF32 = "+tf32"  # after the name of a target: float32 is multiplied as tf32

@@ -52,8 +52,9 @@ class Order:
 class Binary:
     """Code of one function for one architecture. `name`: its symbol. A block has `warps` of 32
     threads and `shared` bytes that a launch brings; each block wants `scratch` bytes of global
-    memory (behind the first of `HIDDEN` pointers after the arguments). A thread has `registers`,
-    and `stack` bytes of memory for what did not fit them. `texts`: ttir, ttgir, ptx.
+    memory, that of all begins at a multiple of `align` (behind the first of `HIDDEN` pointers after
+    the arguments). A thread has `registers`, and `stack` bytes of memory for what did not fit them.
+    `texts`: ttir, ttgir, ptx.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Binary:
     warps: int
     shared: int
     scratch: int
+    align: int
     registers: int
     stack: int
 

@@ -13,9 +13,10 @@ from math import prod
 from pullback.backends.triton.again import Again, again_of
 from pullback.backends.triton.attention import again
 from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
+from pullback.backends.triton.descriptors import Rectangle, rectangles
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.product import Product, plain, product_of
-from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads
 from pullback.ir import expr as E
 from pullback.ir.dtype import is_half
 from pullback.ir.expr import Expr, upper
@@ -27,6 +28,10 @@ WARP = 32  # threads
 WORD = 4  # bytes of a register
 ADDRESS = 8  # bytes of where an element lies
 OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
+VECTOR = 16  # bytes that a thread copies at once
+# Instructions of a thread for each: its place, its mask, the copy. By ptxas for sm_90: 209 of a loop
+# that copies 16 of them, 87 of the same loop by descriptors.
+COPY = 8
 SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split
 SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
 QUOTIENT = 8  # instructions of a division or a root that is rounded correctly, beside its estimate
@@ -62,7 +67,8 @@ class Needs:
     """What one program takes: registers of a thread, bytes of shared memory, bytes it reads and
     writes through the second cache, bytes of shared memory moved, those in flight at once.
     `lanes`: operations of ordinary lanes, `functions`: those of slow ones, `tensor`: multiply-adds
-    of tensor cores. `waits`: times that it waits for memory, one after the other.
+    of tensor cores. `waits`: times that it waits for memory, one after the other; `trips`: times to
+    the second cache and back before it begins.
     """
 
     registers: int
@@ -74,6 +80,7 @@ class Needs:
     functions: float
     tensor: float
     waits: float
+    trips: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class Work:
     gpu: Gpu
     product: Product | None
     unique: float  # bytes of arrays, each once
+    factors: tuple[Rectangle | str, ...] = ()  # of a product: where they lie
 
     @classmethod
     def of(cls, group: Group, gpu: Gpu) -> Work:
@@ -94,7 +102,8 @@ class Work:
             touched.update(dict.fromkeys(t.source for t in stage_reads(stage)))
             touched.update(dict.fromkeys(v for v in (stage.store,) if v is not None))
         arrays = [v for v in touched if isinstance(v, Variable)]
-        return cls(group, gpu, product, float(sum(map(_bytes, arrays))))
+        factors = () if product is None else rectangles(group.stages[0], product)
+        return cls(group, gpu, product, float(sum(map(_bytes, arrays))), factors)
 
     def programs(self, schedule: BlockSchedule) -> int:
         """How many programs there are."""
@@ -117,7 +126,18 @@ class Work:
             return f"{needs.shared} bytes of shared memory, at most {gpu.count('block_shared')}"
         if needs.registers > most:
             return f"{needs.registers} registers of a thread, at most {most}"
-        return None
+        return self.undescribed if schedule.reads is Reads.DESCRIPTORS else None
+
+    @property
+    def undescribed(self) -> str | None:
+        """Why nothing is read by descriptors; None: a factor may be."""
+        if not self.gpu.rate("descriptor", "bytes"):
+            return f"no descriptors on {self.gpu.target}"
+        if any(isinstance(f, Rectangle) for f in self.factors):
+            return None
+        sides = zip(("left", "right"), self.factors, strict=False)
+        reasons = [f"its {side} factor {reason}" for side, reason in sides]
+        return f"no descriptor: {', '.join(reasons) or 'it is no product'}"
 
     def needs(self, schedule: BlockSchedule) -> Needs:
         """What one program takes."""
@@ -169,6 +189,7 @@ class Work:
         )
         alone = waves if beside == 1 else 1  # others hide what a program waits for at its start
         latency = far.latency * alone + second.latency * waves * max(0.0, needs.waits - 1)
+        latency += second.latency * alone * needs.trips
         launch = gpu.rate("launch", "launch")
         longest = max(lanes / busy, tensor / busy, *(ns for _, ns in memories))
         ns = launch + latency + longest
@@ -221,7 +242,10 @@ class Work:
         shared = buffers * (rows + cols) * step * item
         tensor = float(rows * cols * depth * (SPLIT if split else 1))
         lanes = functions = 0.0
-        for factor, area in ((product.left, rows * depth), (product.right, cols * depth)):
+        described = self._described(schedule)
+        factors = (product.left, rows * depth), (product.right, cols * depth)
+        for (factor, area), own in zip(factors, described, strict=True):
+            lanes += 0 if own else COPY * area * item / VECTOR
             simple, slow = (0, 0) if plain(factor) else operations([factor])
             lanes += area * (simple + (4 if split else 0))
             functions += area * slow
@@ -233,9 +257,17 @@ class Work:
         moved += sum(rows * cols * s.store.dtype.itemsize for s in self.group.stages if s.store)
         flight = max(1, schedule.stages - 1) * (rows + cols) * step * item
         waits = steps / max(1, schedule.stages - 1) if flight < moved else 1
+        # each is written, for the copy engine to see, one after the other; then it is fetched
+        trips = sum(described) + any(described)
+        waits = min(waits, 1)
         return Needs(
-            registers, shared, moved, through, flight, lanes, functions, tensor, min(waits, 1)
+            registers, shared, moved, through, flight, lanes, functions, tensor, waits, trips
         )
+
+    def _described(self, schedule: BlockSchedule) -> list[bool]:
+        """Of each factor, whether it is read by a descriptor."""
+        by = schedule.reads is Reads.DESCRIPTORS
+        return [by and isinstance(f, Rectangle) for f in self.factors]
 
     def _stream(self, schedule: BlockSchedule) -> Needs:
         """A loop over keys: scores and sums in registers, keys through shared memory. A guard that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 
@@ -10,7 +11,8 @@ from pullback.errors import OptionError
 
 LINE = re.compile(
     r"(?P<rows>\d+) x (?P<columns>\d+), (?P<step>\d+) at once; (?P<warps>\d+) warps, "
-    r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); (?P<precision>\S+)"
+    r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); (?P<precision>\S+), "
+    r"by (?P<reads>\S+)"
 )
 
 
@@ -24,6 +26,18 @@ class Precision(Enum):
 
     EXACT = "tf32x3"
     TF32 = "tf32"
+
+
+class Reads(Enum):
+    """How factors of a product are read: each thread its elements, masked, or the copy engine the
+    whole block, zero beyond the ends.
+    """
+
+    POINTERS = "pointers"
+    DESCRIPTORS = "descriptors"
+
+
+CHOICES: Mapping[str, type[Precision] | type[Reads]] = {"precision": Precision, "reads": Reads}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +56,28 @@ class BlockSchedule:
     stages: int = 3
     group: int = 1
     precision: Precision = Precision.EXACT
+    reads: Reads = Reads.POINTERS
 
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns}, {self.step} at once; {self.warps} warps, "
             f"{self.stages} stages; groups of {self.group}, parts {self.chunks}; "
-            f"{self.precision.value}"
+            f"{self.precision.value}, by {self.reads.value}"
         )
 
 
 def parsed(text: str) -> BlockSchedule:
     """A schedule as `str` writes it. Raises: OptionError."""
     read = LINE.fullmatch(text.strip())
-    if read is None or read["precision"] not in [p.value for p in Precision]:
+    words = [] if read is None else [(read[n], kind) for n, kind in CHOICES.items()]
+    if read is None or any(word not in [e.value for e in kind] for word, kind in words):
         help = f"like {str(BlockSchedule(64, 64, 32))!r}"
         raise OptionError(f"no schedule of a block: {text.strip()!r}", help=help, code="E382")
-    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.name != "precision"}
+    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.name not in CHOICES}
     wrong = [n for n in POWERS if numbers[n] < 1 or numbers[n] & (numbers[n] - 1)]
     if wrong:
         what = f"{wrong[0]} = {numbers[wrong[0]]} of a block"
         raise OptionError(what, help="blocks have powers of two", code="E382")
-    return BlockSchedule(**numbers, precision=Precision(read["precision"]))
+    return BlockSchedule(
+        **numbers, precision=Precision(read["precision"]), reads=Reads(read["reads"])
+    )

@@ -1,6 +1,6 @@
 """Schedules of a kernel's launches as text, a line each, and read back.
 
-``0 product dots, top: 64 x 64, 32 at once; 4 warps, 3 stages; groups of 8, parts 1; tf32x3``
+``0 product dots, top: 64 x 64, 32 at once; 4 warps, 3 stages; groups of 8, parts 1; tf32x3, by pointers``
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def read_back(kernel: Kernel, text: str, gpu: Gpu) -> list[Scheduled]:
         schedule = parsed(after)
         reason = Work.of(group, gpu).refusal(schedule)
         if reason is not None:
-            raise OptionError(f"{own}: {reason}", help=f"{gpu.about} has no more", code="E381")
+            help_ = f"a smaller block, or pointers, for {gpu.about}"
+            raise OptionError(f"{own}: {reason}", help=help_, code="E381")
         return schedule
 
     made = scheduled(kernel, Chooser(gpu, by_hand=choose))

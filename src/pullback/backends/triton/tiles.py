@@ -9,14 +9,17 @@ from functools import partial
 from pullback.backends.triton import language as L
 from pullback.backends.triton.blocks import Group, size
 from pullback.backends.triton.body import Block, Text
+from pullback.backends.triton.descriptors import Rectangle, rectangles
 from pullback.backends.triton.function import Function, Line
 from pullback.backends.triton.product import Product, plain, product_of
-from pullback.backends.triton.schedule import BlockSchedule
+from pullback.backends.triton.schedule import BlockSchedule, Reads
+from pullback.config import Ints
 from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Expr, Shape, Take
 from pullback.ir.kernel import Stage
 
 Side = tuple[int, tuple[int, ...], Line]  # of a tile: elements, axes, what `line` makes of them
+Edge = tuple[str, Line]  # where a side begins, and its line
 
 
 class Tiles(Function):
@@ -41,11 +44,7 @@ class Tiles(Function):
             tuple(stage.extents[a] for a in axes)
             for axes in (product.batch, product.rows, product.columns, product.terms)
         ]
-        shared, row, column = self.place(product, shapes)
-        double = stage.body.dtype.name == "float64"
-        wide = "tl.float64" if double else "tl.float32"
-        kept = [schedule.rows, schedule.columns]
-        total = self.lines.name("total", f"tl.zeros({kept}, {wide})")
+        shared, (top, row), (start, column) = self.place(product, shapes)
         count, begin, covered = L.times(shapes[3]), "", schedule.step
         if schedule.chunks > 1:
             length = -(-size(stage, product.terms) // schedule.chunks)
@@ -54,17 +53,27 @@ class Tiles(Function):
             exact = int(count) * schedule.chunks == size(stage, product.terms)
             covered = schedule.step if exact else 0
         at = self.lines.fresh("first")
+        loads = self.loads(stage, product, shared, (top, f"{begin}{at}", start))
+        double = stage.body.dtype.name == "float64"
+        wide = "tl.float64" if double else "tl.float32"
+        kept = [schedule.rows, schedule.columns]
+        total = self.lines.name("total", f"tl.zeros({kept}, {wide})")
         self.lines.put(f"for {at} in range(0, {count}, {schedule.step}):")
         self.lines.depth += 1
-        own = f"{begin}{at} + tl.arange(0, {schedule.step}).to({self.index})"
-        term = self.line(self.lines.name("k", own), covered, shapes[3])
+        term: Line = "", None, {}
+        if None in loads:
+            own = f"{begin}{at} + tl.arange(0, {schedule.step}).to({self.index})"
+            term = self.line(self.lines.name("k", own), covered, shapes[3])
         ends = (schedule.rows, product.rows, row), (schedule.columns, product.columns, column)
         depth = schedule.step, product.terms, term
         kind, other = plain(product.left), plain(product.right)
         if kind is None or kind is not other:
             kind = stage.body.dtype if double else float32
-        left = self.factor(stage, product.left, kind, shared, (ends[0], depth))
-        right = self.factor(stage, product.right, kind, shared, (depth, ends[1]))
+        sides = (ends[0], depth), (depth, ends[1])
+        left, right = (
+            self.factor(stage, e, kind, shared, side) if load is None else self.cut(load, e, kind)
+            for e, side, load in zip((product.left, product.right), sides, loads, strict=True)
+        )
         precise = "" if is_half(kind) else f', input_precision="{schedule.precision.value}"'
         if double:
             precise = ", out_dtype=tl.float64"
@@ -79,7 +88,7 @@ class Tiles(Function):
             self.checks(body, factor, block)
         self.made(stage, block, text)
 
-    def place(self, product: Product, shapes: Sequence[Shape]) -> tuple[dict[int, str], Line, Line]:
+    def place(self, product: Product, shapes: Sequence[Shape]) -> tuple[dict[int, str], Edge, Edge]:
         """Which tile a program makes: coordinates that all of it has, its rows, its columns.
 
         Tiles of a batch, or of a part of the terms, are neighbours; of them `group` rows of tiles
@@ -103,12 +112,59 @@ class Tiles(Function):
             tall = lines.name("tall", f"tl.minimum({down} - {above}, {schedule.group})")
             near = lines.name("near", f"{here} % {wide}")
             below, beside = f"({above} + {near} % {tall})", f"{near} // {tall}"
-        first = f"{below} * {schedule.rows} + tl.arange(0, {schedule.rows})"
-        own = f"{beside} * {schedule.columns} + tl.arange(0, {schedule.columns})"
-        row = self.line(lines.name("row", first), schedule.rows, shapes[1])
-        column = self.line(lines.name("column", own), schedule.columns, shapes[2])
+        row = self.edge("row", below, schedule.rows, shapes[1])
+        column = self.edge("column", beside, schedule.columns, shapes[2])
         flat = lines.name("batch", f"{tile} // ({across} * {down})")
         return self.decoded(flat, outer, batch), row, column
+
+    def edge(self, hint: str, number: str, count: int, shape: Shape) -> Edge:
+        """A side of the tile of some number."""
+        first = self.lines.name("start", f"{number} * {count}")
+        own = self.lines.name(hint, f"{first} + tl.arange(0, {count})")
+        return first, self.line(own, count, shape)
+
+    def loads(
+        self, stage: Stage, product: Product, shared: dict[int, str], firsts: Sequence[str]
+    ) -> list[str | None]:
+        """Reads of both factors by descriptors, from the first row, term and column on; None: of
+        one that is read by pointers.
+        """
+        schedule = self.schedule
+        if schedule.reads is Reads.POINTERS:
+            return [None, None]
+        counts = schedule.rows, schedule.step, schedule.columns
+        every = product.rows, product.terms, product.columns
+        row, term, column = zip(counts, every, firsts, strict=True)
+        left, right = rectangles(stage, product)
+        return [
+            self.described(stage, left, shared, (row, term)),
+            self.described(stage, right, shared, (term, column)),
+        ]
+
+    def described(
+        self,
+        stage: Stage,
+        own: Rectangle | str,
+        shared: dict[int, str],
+        sides: Sequence[tuple[int, Ints, str]],
+    ) -> str | None:
+        """A read of a block: elements, axes and the first coordinate of each side."""
+        if isinstance(own, str):
+            return None
+        counts, axes, firsts = zip(*(sides[::-1] if own.turned else sides), strict=True)
+        base = [self.pointer(own.source), *(f"{shared[a]} * {n}" for a, n in own.batch)]
+        base += [str(own.begin)] * bool(own.begin)
+        shape, strides = [size(stage, a) for a in axes], [own.stride, 1]
+        text = f"{' + '.join(base)}, {shape}, {strides}, {list(counts)}"
+        name = self.lines.name("block", f"tl.make_tensor_descriptor({text})")
+        if self.index != "tl.int32":  # coordinates of descriptors have 32 bits
+            firsts = tuple(f"tl.cast({first}, tl.int32)" for first in firsts)
+        return f"{name}.load([{', '.join(firsts)}]){'.T' * own.turned}"
+
+    def cut(self, load: str, e: Expr, kind: DType) -> str:
+        """A block of a factor that is read as it is; beyond the ends of its array are zeros."""
+        text = load if plain(e) is kind else f"{load}.to({L.spelled(kind)})"
+        return self.lines.name("factor", text)
 
     def after(self, stage: Stage) -> None:
         """A map of what the tiles of a product are."""

@@ -89,7 +89,8 @@ def _compiled(
         "cubin": base64.b64encode(cubin).decode(),
         "warps": facts.num_warps,
         "shared": facts.shared,
-        "scratch": getattr(facts, "global_scratch_size", 0) or 0,
+        "scratch": facts.global_scratch_size,
+        "align": facts.global_scratch_align,
         "registers": registers,
         "stack": stack,
     }

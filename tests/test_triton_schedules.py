@@ -19,7 +19,7 @@ from pullback.backends.triton.blocks import Group, Way, groups
 from pullback.backends.triton.choose import best, moves, start
 from pullback.backends.triton.machine import HERE, Gpu, chosen, named, names
 from pullback.backends.triton.price import Work
-from pullback.backends.triton.schedule import BlockSchedule, Precision, parsed
+from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads, parsed
 from pullback.backends.triton.text import read_back, schedules_text
 from pullback.cli.main import commands
 from pullback.config import Options
@@ -189,7 +189,7 @@ def test_schedules_print_and_read_back() -> None:
     text = schedules_text(kernel, choose)
     again = read_back(kernel, text, H100)
     assert [s for _, s in again] == [s for _, s in plan.scheduled(kernel, choose)]
-    assert text.startswith("0 product y: ") and text.count("; tf32\n") == 1
+    assert text.startswith("0 product y: ") and text.count("; tf32, by pointers\n") == 1
     once = text.splitlines()[0].replace("parts 32", "parts 1")
     edited = read_back(kernel, once, H100)
     assert [s.chunks for _, s in edited] == [1]
@@ -212,19 +212,19 @@ CHOSEN: dict[str, tuple[Callable[[], Kernel], list[str]]] = {
         lambda: product(4096, 4096, 4096, bfloat16, after=1),
         [
             "0 product y, after0: 256 x 128, 32 at once; "
-            "8 warps, 3 stages; groups of 1, parts 1; tf32x3"
+            "8 warps, 3 stages; groups of 1, parts 1; tf32x3, by descriptors"
         ],
     ),
     "few rows": (
         lambda: product(64, 16384, 64),
         [
-            f"0 product y: 32 x 32, 32 at once; {PARTS} 32; tf32x3",
-            f"1 block y: 128 x 1, 1 at once; {PARTS} 1; tf32x3",
+            f"0 product y: 32 x 32, 32 at once; {PARTS} 32; tf32x3, by pointers",
+            f"1 block y: 128 x 1, 1 at once; {PARTS} 1; tf32x3, by pointers",
         ],
     ),
     "long rows": (
         lambda: rows(4096, 20000),
-        [f"0 loop total: 8 x 1, 512 at once; {PARTS} 1; tf32x3"],
+        [f"0 loop total: 8 x 1, 512 at once; {PARTS} 1; tf32x3, by pointers"],
     ),
 }
 
@@ -248,7 +248,8 @@ def test_a_schedule_s_text_is_itself() -> None:
     draw = random.Random(0)
     for _ in range(50):
         numbers = [1 << draw.randrange(8) for _ in range(5)]
-        made = BlockSchedule(*numbers, draw.randrange(9), 8, draw.choice(list(Precision)))
+        choices = draw.choice(list(Precision)), draw.choice(list(Reads))
+        made = BlockSchedule(*numbers, draw.randrange(9), 8, *choices)
         assert parsed(str(made)) == made
 
 
@@ -353,5 +354,5 @@ def test_explain_shows_every_text(tmp_path: Path) -> None:
     assert "1 block max, exps, norm, softmax: " in explained(tmp_path, "price")
     assert "tt.dot" in explained(tmp_path, "ttir")
     own = {"PULLBACK_TARGET": "sm_80+tf32"}
-    assert "; tf32\n" in explained(tmp_path, "schedule", **own)
+    assert "; tf32, by pointers\n" in explained(tmp_path, "schedule", **own)
     assert ".target sm_80\n" in explained(tmp_path, "ptx", **own)

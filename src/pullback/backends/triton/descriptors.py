@@ -15,7 +15,7 @@ from pullback.backends.triton.product import Product, plain
 from pullback.config import Ints
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, upper
-from pullback.ir.graph import Variable
+from pullback.ir.graph import Value
 from pullback.ir.kernel import Stage
 from pullback.machine.machine import LINE
 
@@ -31,7 +31,7 @@ class Rectangle:
     axis.
     """
 
-    source: Variable
+    source: Value
     begin: int
     batch: tuple[tuple[int, int], ...]
     stride: int
@@ -48,9 +48,10 @@ def _rectangle(stage: Stage, factor: Expr, sides: Sequence[Ints]) -> Rectangle |
     take = factor.value if isinstance(factor, E.Cast) else factor
     if plain(factor) is None or not isinstance(take, E.Take):
         return "is computed, not read as it is"
-    source = take.source
-    assert isinstance(source, Variable), "a product begins its launch"
-    item, extents = source.dtype.itemsize, (*source.shape, *stage.extents)
+    source, item = take.source, take.dtype.itemsize
+    if take.dtype.name == "float64":
+        return "is of float64, for which ptxas takes 30 registers more (sm_90)"
+    extents = *source.shape, *stage.extents
     if not all(isinstance(e, int) for e in extents):
         return "has extents that a run brings"
     if not all(in_bounds(take)):

@@ -29,9 +29,9 @@ WORD = 4  # bytes of a register
 ADDRESS = 8  # bytes of where an element lies
 OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
 VECTOR = 16  # bytes that a thread copies at once
-# Instructions of a thread for each: its place, its mask, the copy. By ptxas for sm_90: 209 of a loop
-# that copies 16 of them, 87 of the same loop by descriptors.
-COPY = 8
+# Instructions of a thread for each, of ptxas for sm_90, beyond those of the same loop by descriptors:
+# 82 to 71 with 6 copies; with masks 209 to 87 with 16.
+COPY, MASKED = 2, 8
 SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split
 SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
 QUOTIENT = 8  # instructions of a division or a root that is rounded correctly, beside its estimate
@@ -241,11 +241,8 @@ class Work:
         buffers = schedule.stages if gpu.capability >= 90 else max(1, schedule.stages - 1)
         shared = buffers * (rows + cols) * step * item
         tensor = float(rows * cols * depth * (SPLIT if split else 1))
-        lanes = functions = 0.0
-        described = self._described(schedule)
-        factors = (product.left, rows * depth), (product.right, cols * depth)
-        for (factor, area), own in zip(factors, described, strict=True):
-            lanes += 0 if own else COPY * area * item / VECTOR
+        (lanes, trips), functions = self._reads(product, schedule, depth * item), 0.0
+        for factor, area in ((product.left, rows * depth), (product.right, cols * depth)):
             simple, slow = (0, 0) if plain(factor) else operations([factor])
             lanes += area * (simple + (4 if split else 0))
             functions += area * slow
@@ -257,17 +254,26 @@ class Work:
         moved += sum(rows * cols * s.store.dtype.itemsize for s in self.group.stages if s.store)
         flight = max(1, schedule.stages - 1) * (rows + cols) * step * item
         waits = steps / max(1, schedule.stages - 1) if flight < moved else 1
-        # each is written, for the copy engine to see, one after the other; then it is fetched
-        trips = sum(described) + any(described)
         waits = min(waits, 1)
         return Needs(
             registers, shared, moved, through, flight, lanes, functions, tensor, waits, trips
         )
 
-    def _described(self, schedule: BlockSchedule) -> list[bool]:
-        """Of each factor, whether it is read by a descriptor."""
-        by = schedule.reads is Reads.DESCRIPTORS
-        return [by and isinstance(f, Rectangle) for f in self.factors]
+    def _reads(self, product: Product, schedule: BlockSchedule, depth: int) -> tuple[float, int]:
+        """Instructions that read both factors, each with rows of `depth` bytes, and trips before the
+        first block: a descriptor is written, for the copy engine to see, then the next one; all
+        are fetched.
+        """
+        stage, lanes, count = self.group.stages[0], 0.0, 0
+        terms = size(stage, product.terms) % (schedule.step * schedule.chunks)
+        ends = (schedule.rows, product.rows), (schedule.columns, product.columns)
+        for (side, axes), own in zip(ends, self.factors, strict=True):
+            if schedule.reads is Reads.DESCRIPTORS and isinstance(own, Rectangle):
+                count += 1
+                continue
+            masked = terms or size(stage, axes) % side
+            lanes += side * depth / VECTOR * (MASKED if masked else COPY)
+        return lanes, count + bool(count)
 
     def _stream(self, schedule: BlockSchedule) -> Needs:
         """A loop over keys: scores and sums in registers, keys through shared memory. A guard that

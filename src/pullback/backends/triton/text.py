@@ -1,6 +1,6 @@
 """Schedules of a kernel's launches as text, a line each, and read back.
 
-``0 product dots, top: 64 x 64, 32 at once; 4 warps, 3 stages; groups of 8, parts 1; tf32x3, by pointers``
+``0 product dots: 64 x 64, 32 at once; 4 warps, 3 stages; groups of 8, parts 1; tf32, by pointers``
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pullback.backends.triton.schedule import BlockSchedule, Reads
 from pullback.config import Ints
 from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Expr, Shape, Take
+from pullback.ir.graph import Variable
 from pullback.ir.kernel import Stage
 
 Side = tuple[int, tuple[int, ...], Line]  # of a tile: elements, axes, what `line` makes of them
@@ -151,6 +152,7 @@ class Tiles(Function):
         """A read of a block: elements, axes and the first coordinate of each side."""
         if isinstance(own, str):
             return None
+        assert isinstance(own.source, Variable), "a product begins its launch"
         counts, axes, firsts = zip(*(sides[::-1] if own.turned else sides), strict=True)
         base = [self.pointer(own.source), *(f"{shared[a]} * {n}" for a, n in own.batch)]
         base += [str(own.begin)] * bool(own.begin)

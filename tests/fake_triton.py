@@ -28,6 +28,7 @@ from pullback.backends.triton import device as interpreter
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.offline import Binary, Order
 from pullback.ir.dtype import DType, int64
+from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel as Fused
 
 SCRATCH = 64  # bytes of each block, so that somebody has to bring them
@@ -63,22 +64,24 @@ class Blocks:
         sizes = [prod(box(v)) * v.dtype.itemsize for v in launch.arguments]
         aligned = backend.aligned(launch)
         count, wrong = len(launch.arguments), 16 * len(launch.sites)
+        scratch, align = wanted(launch.source, launch.name)
+        most = prod(-(-prod(map(upper, extents)) // block) for extents, block in launch.grid)
 
         def touched(given: Sequence[Any]) -> list[tuple[int, int, bool]]:
             if len(given) != len(names) + offline.HIDDEN:
                 raise Violation(f"{binary.name} takes {len(names)} parameters, not {len(given)}")
             parts = list(zip(given[:count], sizes, writes[:count], strict=True))
             parts += [(given[len(names) - 1], wrong, True)] * bool(wrong)
-            return [*parts, (given[len(names)], binary.scratch * launched._most(launch), True)]
+            return [*parts, (given[len(names)], scratch * most, True)]
 
         def run(given: Sequence[Any], blocks: int, each: int) -> None:
             if each != 32 * launch.warps:
                 raise Violation(f"{binary.name} has {launch.warps} warps, not {each} threads")
             kinds = [v.dtype for v in launch.arguments]
             own = given[len(names)]
-            if own % binary.align:
+            if own % align:
                 raise Violation(f"scratch of {binary.name} begins at {own:#x}")
-            kept = np.frombuffer((ctypes.c_ubyte * (binary.scratch * blocks)).from_address(own))
+            kept = np.frombuffer((ctypes.c_ubyte * (scratch * blocks)).from_address(own))
             kept[:] = MARK  # as blocks write their descriptors, before they read by them
             for n in aligned:
                 if given[n] % 16:

@@ -29,8 +29,8 @@ WORD = 4  # bytes of a register
 ADDRESS = 8  # bytes of where an element lies
 OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
 VECTOR = 16  # bytes that a thread copies at once
-# Instructions of a thread for each, of ptxas for sm_90, beyond those of the same loop by descriptors:
-# 82 to 71 with 6 copies; with masks 209 to 87 with 16.
+# Instructions of a thread for each, beyond those of the same loop by descriptors: by ptxas for sm_90
+# 82 to 71 where it copies 6, with masks 209 to 87 where it copies 16.
 COPY, MASKED = 2, 8
 SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split
 SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
@@ -260,9 +260,8 @@ class Work:
         )
 
     def _reads(self, product: Product, schedule: BlockSchedule, depth: int) -> tuple[float, int]:
-        """Instructions that read both factors, each with rows of `depth` bytes, and trips before the
-        first block: a descriptor is written, for the copy engine to see, then the next one; all
-        are fetched.
+        """Instructions that read both factors, with rows of `depth` bytes, and trips before that: a
+        descriptor is written, for the copy engine to see, then the next one; all are fetched.
         """
         stage, lanes, count = self.group.stages[0], 0.0, 0
         terms = size(stage, product.terms) % (schedule.step * schedule.chunks)

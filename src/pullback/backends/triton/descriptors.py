@@ -64,9 +64,8 @@ def _rectangle(stage: Stage, factor: Expr, sides: Sequence[Ints]) -> Rectangle |
     ends = [_stride(stage, strides, axes) for axes in sides]
     if 1 not in ends or min(ends) < 1:
         return "has no rows of neighbours in memory"
-    batch = tuple(
-        (a, n) for a, n in sorted(strides.items()) if not any(a in axes for axes in sides)
-    )
+    own = {axis for axes in sides for axis in axes}
+    batch = tuple((a, n) for a, n in sorted(strides.items()) if a not in own)
     turned = ends[1] != 1
     stride = ends[turned]
     apart = [n * item for n in (stride, place.const, *(n for _, n in batch))]

@@ -29,7 +29,7 @@ WORD = 4  # bytes of a register
 ADDRESS = 8  # bytes of where an element lies
 OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
 VECTOR = 16  # bytes that a thread copies at once
-# Instructions of a thread for each, beyond those of the same loop by descriptors: by ptxas for sm_90
+# Instructions of a thread for each, beyond those of the same loop by descriptors: by ptxas (sm_90)
 # 82 to 71 where it copies 6, with masks 209 to 87 where it copies 16.
 COPY, MASKED = 2, 8
 SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,26 @@ def programs(room: Room) -> Result:
         room.tell("programs", f"{number} of {len(chosen)}")
         room.tell("launches", launches)
         room.tell("largest difference", worst)
+    room.tell("a large product by descriptors, by pointers", described(room))
     return room.facts
+
+
+def described(room: Room) -> str:
+    """The time of a product whose factors the copy engine reads, and of the same by pointers. Of
+    whole numbers, which add up exactly: the bits are the same.
+    """
+    from pullback.backends.triton.machine import HERE, of_device
+
+    gpu = of_device(room.driver.capability, room.driver.name)
+    none = Path(tempfile.mkdtemp()) / "none.toml"  # this GPU as one that has no descriptors
+    none.write_text((HERE / f"{gpu.name}.toml").read_text().replace("bytes = 128\n", "bytes = 0\n"))
+    n = room.size(4096, 16)
+    x = rng().integers(-4, 5, (n, n)).astype(pb.bfloat16.numpy)
+    every = [TRITON, replace(TRITON, machine=str(none))]
+    made = [pb.jit(lambda x: x @ x, options=own) for own in every]
+    one, other = (m(x).numpy().astype(np.float32) for m in made)
+    np.testing.assert_array_equal(one, other, err_msg="descriptors")
+    return ", ".join(f"{room.timed(m, [x], room.size(20, 1)):.4g} ms" for m in made)
 
 
 def listed(made: Any) -> list[Any]:

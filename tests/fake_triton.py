@@ -50,7 +50,8 @@ class Blocks:
         for order in orders:
             self.compiled += 1
             name = f"{order.name}_{self.compiled}"
-            scratch, align = wanted(Path(order.path).read_text(), order.name)
+            count = descriptors(Path(order.path).read_text(), order.name)
+            scratch, align = (DESCRIPTOR * count, DESCRIPTOR) if count else (SCRATCH, 1)
             facts = order.warps, 4096, scratch, align, 32, 0
             made.append(Binary(name, {}, marked(name.encode()), *facts))
         return made
@@ -64,7 +65,8 @@ class Blocks:
         sizes = [prod(box(v)) * v.dtype.itemsize for v in launch.arguments]
         aligned = backend.aligned(launch)
         count, wrong = len(launch.arguments), 16 * len(launch.sites)
-        scratch, align = wanted(launch.source, launch.name)
+        described = DESCRIPTOR * descriptors(launch.source, launch.name)
+        scratch, align = described or binary.scratch, DESCRIPTOR if described else 1
         most = prod(-(-prod(map(upper, extents)) // block) for extents, block in launch.grid)
 
         def touched(given: Sequence[Any]) -> list[tuple[int, int, bool]]:
@@ -98,11 +100,10 @@ class Blocks:
         self.fake.kernels[binary.name] = Kernel(run, touched)
 
 
-def wanted(source: str, name: str) -> tuple[int, int]:
-    """Scratch of each block of a function, and its alignment."""
+def descriptors(source: str, name: str) -> int:
+    """How many a function makes."""
     own = source.partition(f"def {name}(")[2].partition("@triton.jit")[0]
-    count = own.count("tl.make_tensor_descriptor(")
-    return (DESCRIPTOR * count, DESCRIPTOR) if count else (SCRATCH, 1)
+    return own.count("tl.make_tensor_descriptor(")
 
 
 def marked(name: bytes) -> bytes:

@@ -15,7 +15,7 @@ import fake_triton
 import pullback as pb
 from fake_cuda import Violation
 from pullback.backends.triton import function, offline, plan
-from pullback.backends.triton.backend import interpreted, loaded, orders
+from pullback.backends.triton.backend import Triton, chooser, interpreted, loaded, orders
 from pullback.backends.triton.blocks import Group, Way
 from pullback.backends.triton.choose import best
 from pullback.backends.triton.descriptors import Rectangle, rectangles
@@ -429,6 +429,13 @@ def test_the_copy_engine_brings_blocks(name: str, capability: int) -> None:
     assert made.registers <= other.registers and made.stack == other.stack == 0
     assert (made.scratch, made.align) == (2 * 128, 128)
     assert (other.scratch, other.align) == (0, 1)
+
+
+def test_a_file_that_stands_alone_has_pointers() -> None:
+    """Its arrays begin where the caller's do, and nobody brings memory for descriptors."""
+    kernel, target = LARGE["halves"](), Triton().machine(Options(machine="h100"))
+    (own,), (here,) = Triton().alone(kernel, target)[1], plan.launches(kernel, chooser(target))
+    assert "make_tensor_descriptor" in here.source and "descriptor" not in own.source
 
 
 @needs_triton

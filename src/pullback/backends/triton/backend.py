@@ -19,7 +19,7 @@ from pullback.backends.triton.function import Launch
 from pullback.backends.triton.fusing import fusing
 from pullback.backends.triton.language import PRELUDE, SIGNATURES
 from pullback.backends.triton.offline import Binary, Order
-from pullback.backends.triton.schedule import Precision
+from pullback.backends.triton.schedule import Precision, Reads
 from pullback.config import Options, module_of
 from pullback.errors import IndexRangeError
 from pullback.ir.dtype import int64
@@ -59,8 +59,12 @@ class Triton(Aimed, Explained):
         return interpreted(kernel, *_loaded(kernel, chooser(target)), values)
 
     def alone(self, kernel: Kernel, target: Target) -> tuple[str, list[Launch]]:
-        """What stands before the functions of a file that stands alone, and a kernel's launches."""
-        return PRELUDE, plan.launches(kernel, chooser(target))
+        """What stands before the functions of a file that stands alone, and a kernel's launches, by
+        pointers: who calls them says nothing of where arrays begin.
+        """
+        choose = chooser(target)
+        by = replace(choose, by_hand=lambda g: replace(choose.best(g), reads=Reads.POINTERS))
+        return PRELUDE, plan.launches(kernel, by)
 
     def texts(self) -> Mapping[str, Text]:
         return texts(self.name)

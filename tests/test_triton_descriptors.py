@@ -300,6 +300,9 @@ REASONS: dict[str, Callable[[], Kernel]] = {
     "has no rows": lambda: left_of(
         (36, 16), lambda i, k: (E.Add(E.Mul(i, E.index(-1)), E.index(32)), k)
     ),
+    "has rows that overlap": lambda: left_of(
+        (148,), lambda i, k: (E.Add(E.Mul(i, E.index(4)), k),)
+    ),
     "is an array of less than 64 bytes": few,
 }
 

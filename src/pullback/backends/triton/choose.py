@@ -42,22 +42,18 @@ def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> Bloc
         if not smaller:
             return schedule
         schedule = min(smaller, key=_area)
-    schedule = _cheapest(work, schedule)
-    described = replace(schedule, reads=Reads.DESCRIPTORS)
-    dearer = GAIN * work.price(described).ns > work.price(schedule).ns
-    return schedule if work.refusal(described) or dearer else _cheapest(work, described)
-
-
-def _cheapest(work: Work, schedule: BlockSchedule) -> BlockSchedule:
-    """From a schedule on, the neighbour that is cheapest, until none is cheaper."""
     price = work.price(schedule).ns
     while True:
-        near = [s for s in moves(work.group, schedule) if work.refusal(s) is None]
+        near = [s for s in moves(group, schedule) if work.refusal(s) is None]
         priced = [(work.price(s).ns, n) for n, s in enumerate(near)]
         least, number = min(priced, default=(price, 0))
         if least >= GAIN * price:
-            return schedule
+            break
         price, schedule = least, near[number]
+    described = replace(schedule, reads=Reads.DESCRIPTORS)
+    if work.refusal(described) is None and GAIN * work.price(described).ns <= price:
+        return described
+    return schedule
 
 
 def start(group: Group) -> BlockSchedule:

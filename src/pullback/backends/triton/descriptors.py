@@ -70,6 +70,8 @@ def _rectangle(stage: Stage, factor: Expr, sides: Sequence[Ints]) -> Rectangle |
     stride = ends[turned]
     apart = [n * item for n in (stride, place.const, *(n for _, n in batch))]
     wrong = [n for n in apart if n % ALIGNED]
+    if stride < prod(upper(stage.extents[a]) for a in sides[0 if turned else 1]):
+        return "has rows that overlap"
     if wrong:
         return f"lies {wrong[0]} bytes apart, no multiple of {ALIGNED}"
     if prod(map(upper, source.shape)) * item < LINE:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 
 from pullback.errors import OptionError
-
-LINE = re.compile(
-    r"(?P<rows>\d+) x (?P<columns>\d+), (?P<step>\d+) at once; (?P<warps>\d+) warps, "
-    r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); (?P<precision>\S+), "
-    r"by (?P<reads>\S+)"
-)
-
 
 POWERS = "rows", "columns", "step", "warps", "chunks", "group"
 
@@ -37,7 +29,12 @@ class Reads(Enum):
     DESCRIPTORS = "descriptors"
 
 
-CHOICES: Mapping[str, type[Precision] | type[Reads]] = {"precision": Precision, "reads": Reads}
+LINE = re.compile(
+    r"(?P<rows>\d+) x (?P<columns>\d+), (?P<step>\d+) at once; (?P<warps>\d+) warps, "
+    r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); "
+    rf"(?P<precision>{'|'.join(p.value for p in Precision)}), "
+    rf"by (?P<reads>{'|'.join(r.value for r in Reads)})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +66,13 @@ class BlockSchedule:
 def parsed(text: str) -> BlockSchedule:
     """A schedule as `str` writes it. Raises: OptionError."""
     read = LINE.fullmatch(text.strip())
-    words = [] if read is None else [(read[n], kind) for n, kind in CHOICES.items()]
-    if read is None or any(word not in [e.value for e in kind] for word, kind in words):
+    if read is None:
         help = f"like {str(BlockSchedule(64, 64, 32))!r}"
         raise OptionError(f"no schedule of a block: {text.strip()!r}", help=help, code="E382")
-    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.name not in CHOICES}
+    words = Precision(read["precision"]), Reads(read["reads"])
+    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.type == "int"}
     wrong = [n for n in POWERS if numbers[n] < 1 or numbers[n] & (numbers[n] - 1)]
     if wrong:
         what = f"{wrong[0]} = {numbers[wrong[0]]} of a block"
         raise OptionError(what, help="blocks have powers of two", code="E382")
-    return BlockSchedule(
-        **numbers, precision=Precision(read["precision"]), reads=Reads(read["reads"])
-    )
+    return BlockSchedule(**numbers, precision=words[0], reads=words[1])

@@ -17,6 +17,7 @@ from pullback.triton.derivatives import Derivatives
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.forward import order_of
 from pullback.triton.kept import beyond
+from pullback.triton.moments import Counted, Each, moments
 from pullback.triton.nodes import Block, Operation, Value
 from pullback.triton.shifts import cancelled
 from pullback.triton.statements import Do, Either, Repeat, reads
@@ -30,7 +31,7 @@ class Wanted:
 
     Nothing comes from behind `silent` outputs. `stored` owns its elements' places; each element of
     `replaced` is read, and then written. Each place of the outputs `once` is stored once, and by
-    all lanes of those that are `whole`.
+    all lanes of those that are `whole`. Of masks it is `counted` how many lanes hold.
     """
 
     wrt: frozenset[str]
@@ -40,6 +41,7 @@ class Wanted:
     replaced: frozenset[str] = frozenset()
     once: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+    counted: Counted = frozenset()
 
 
 class Adjoint(Derivatives):
@@ -220,7 +222,10 @@ class Adjoint(Derivatives):
         if not self.acts(o):
             return
         self.begun([*self.outer(o), *(v for v in o.results if v in self.known)])
-        body, flows = o.regions[-1], [k for k, v in enumerate(carried) if self.flows(o, k, v)]
+        whole = moments(self.facts, self.vary, self.wanted.counted, o)
+        places = whole.places if whole else frozenset()
+        flows = [k for k, v in enumerate(carried) if k not in places and self.flows(o, k, v)]
+        body = o.regions[-1]
         passed = {k: self.name(f"d_{carried[k].name}_next") for k in flows}
         for k in flows:
             result = o.results[k]
@@ -231,10 +236,13 @@ class Adjoint(Derivatives):
         trips, back, step = self.name("trips"), self.name("back"), self.name("step")
         self.assign(trips, self.trips(o))
         after = self.after(o, carried)
+        each = Each.step(self, o, whole) if whole else None
         with self.inside(), self.collected() as lines:
             self.assign(step, f"{trips} - 1 - {back}")
             self.at_step(o, carried, step)
             self.block(body, True)
+            if each:
+                each.add(self)
             for k in flows:
                 if body.yields[k] in self.vary:
                     self.add(body.yields[k], passed[k])

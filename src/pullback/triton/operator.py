@@ -11,6 +11,7 @@ import torch
 from pullback.config import Options, frozen
 from pullback.errors import ArgumentError, DeviceError, GradientError, UnsupportedError
 from pullback.triton.adjoint import Wanted
+from pullback.triton.counts import counted
 from pullback.triton.derive import Derived, derived, loaded, watching
 from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts
@@ -178,11 +179,13 @@ class Operator:
         silent = frozenset(self.outputs) - frozenset(self.outputs if behind is None else behind)
         once = frozenset(n for n in self.outputs if reach.once(n))
         every = frozenset(n for n in once if reach.whole(n))
-        whole = (key, wrt, silent, stored, replaced, once, every)
+        lanes = counted(reach)
+        whole = (key, wrt, silent, stored, replaced, once, every, lanes)
         if whole not in self.made:
             wanted = Wanted(
-                frozenset(wrt), frozenset(self.outputs), silent, stored, replaced, once, every
-            )
+                frozenset(wrt), frozenset(self.outputs), silent, stored, replaced, once, every,
+                lanes,
+            )  # fmt: skip
             made = derived(function, wanted)
             folder = Options().cache
             counter = loaded(made.counter, folder) if made.counter else None

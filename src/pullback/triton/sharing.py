@@ -160,6 +160,8 @@ class Reach:
                 return _turned(self.form(holder.operands[0]), holder)
             case "arith.addi" | "tt.addptr" | "arith.muli" | "arith.subi":
                 return self.joined(holder)
+            case "arith.divsi":
+                return _quotient(*map(self.form, holder.operands))
         return None
 
     def step(self, value: Value) -> Form | None:
@@ -239,6 +241,14 @@ def _sum(a: Form, b: Form, by: int) -> Form:
     for atom, stride in b.items():
         total[atom] = total.get(atom, 0) + by * stride
     return {atom: stride for atom, stride in total.items() if stride}
+
+
+def _quotient(a: Form | None, b: Form | None) -> Form | None:
+    """Of numbers that are known and not negative: towards 0 is down then."""
+    if a is None or b is None or not {*a, *b} <= {""}:
+        return None
+    above, below = a.get("", 0), b.get("", 0)
+    return {"": above // below} if above >= 0 and below > 0 else None
 
 
 def _turned(form: Form | None, o: Operation) -> Form | None:

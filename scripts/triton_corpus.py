@@ -160,6 +160,9 @@ def tried(
         if isinstance(v, torch.Tensor) and v.is_floating_point() and (n not in written or n in read)
     }  # fmt: skip
     outputs = {n: n if n in read else lambda _, n=n: _copy(given[n]) for n in written}
+    for name in given.keys() - read - written.keys():  # it may hold anything
+        if isinstance(given[name], torch.Tensor):
+            given[name].zero_()
     f = pb.triton.op(kernel, grid=grid, outputs=outputs)
     rest = {n: given[n] for n in f.takes}
     if not inputs or not any(given[n].is_floating_point() for n in written):

@@ -7,7 +7,8 @@ It is said for the numbers and the grid of a call. Of several axes it is a produ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from pullback.triton.moments import ALL, Counted
 from pullback.triton.nodes import Operation, Value
@@ -36,9 +37,10 @@ def _added(reach: Reach, loop: Operation) -> Iterator[Value]:
     body = loop.regions[0]
     for carried, end in zip(body.arguments[1:], body.yields, strict=True):
         holder = reach.facts.makers.get(end)
-        if holder is not None and holder.name in ("arith.addi", "arith.addf"):
-            if carried in holder.operands and not carried.type.shape:
-                yield from (v for v in holder.operands if v != carried)
+        if holder is None or holder.name not in ("arith.addi", "arith.addf"):
+            continue
+        if carried in holder.operands and not carried.type.shape:
+            yield from (v for v in holder.operands if v != carried)
 
 
 def _agree(reach: Reach, load: Operation, axis: int, count: Value) -> bool:
@@ -112,9 +114,6 @@ class _Lanes:
         return form.get("", 0) + low, form.get("", 0) + high
 
 
-def _product(parts: Iterable[Product]) -> Product:
-    number, factors = 1, []
-    for one, more in parts:
-        number *= one
-        factors += more
-    return number, tuple(sorted(factors))
+def _product(parts: Sequence[Product]) -> Product:
+    number = math.prod(one for one, _ in parts)
+    return number, tuple(sorted(factor for _, factors in parts for factor in factors))

@@ -73,16 +73,39 @@ Lines = tuple[Adjoint, tuple[Statement, ...], frozenset[str]]
 
 
 def _cheapest(facts: Facts, wanted: Wanted) -> Lines:
-    """The derivative, by those of its outputs that are cheaper than what they were made of."""
-    best = _written(facts, wanted, {})
-    for store in kept.stores(facts, wanted.once, wanted.whole):
-        function = kept.fronted(best[0].facts.function, store)
-        if function is not None:
-            loads = {**best[0].kept, store.operands[1]: store}
-            other = _written(Facts.of(function), wanted, loads)
-            if kept.price(other[1], other[0].facts) < kept.price(best[1], best[0].facts):
-                best = other
+    """The derivative, by those of its outputs that are cheaper than what they were made of.
+
+    Tried from none of them on, and from all: two may be made by one loop, which both spare alone.
+    """
+    stores = kept.stores(facts, wanted.once, wanted.whole)
+    starts: list[Sequence[Operation]] = [(), stores] if len(stores) > 1 else [()]
+    tried = [_tried(facts, wanted, stores, start) for start in starts]
+    return min((made for made in tried if made is not None), key=lambda made: made[0])[1]
+
+
+def _tried(
+    facts: Facts, wanted: Wanted, stores: Sequence[Operation], chosen: Sequence[Operation]
+) -> tuple[int, Lines] | None:
+    """One store after the other is taken, or left out, where that is cheaper."""
+    best = _priced(facts, wanted, chosen)
+    for store in stores:
+        own = [s for s in stores if any(s is one for one in chosen) != (s is store)]
+        other = _priced(facts, wanted, own)
+        if other is not None and (best is None or other[0] < best[0]):
+            best, chosen = other, own
     return best
+
+
+def _priced(facts: Facts, wanted: Wanted, stores: Sequence[Operation]) -> tuple[int, Lines] | None:
+    """The derivative that loads what these stored; nothing, where a place is not known before."""
+    function = facts.function
+    for store in stores:
+        moved = kept.fronted(function, store)
+        if moved is None:
+            return None
+        function = moved
+    made = _written(Facts.of(function), wanted, {s.operands[1]: s for s in stores})
+    return kept.price(made[1], made[0].facts), made
 
 
 def _written(facts: Facts, wanted: Wanted, loads: Mapping[Value, Operation]) -> Lines:

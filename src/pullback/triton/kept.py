@@ -4,13 +4,14 @@
 
 An output is kept for its derivative anyway. Its elements are what was computed, where each place is
 stored once and as what it was; a lane that a mask leaves out holds 1 in its place, and may do so
-where the value is stored and no more: then its derivative is 0 there.
+where the value leads to stores with this mask alone: then its derivative is 0 there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pullback.triton.facts import STAY, Facts
 from pullback.triton.nodes import Block, Function, Operation, Value
@@ -28,25 +29,90 @@ def stores(facts: Facts, once: frozenset[str], whole: frozenset[str]) -> list[Op
 
     Each place of the arrays `once` is stored once; of those of `whole` no lane is left out.
     """
-    uses: dict[Value, int] = {}
-    walk = list(facts.function.block.walk())
-    for o in walk:
-        for value in o.operands:
-            uses[value] = uses.get(value, 0) + 1
     made = []
-    for o in walk:
+    for o in facts.function.block.walk():
         if o.name != "tt.store" or facts.bases[o.operands[0]].name not in once:
             continue
         pointer, value, *mask = o.operands
         holder = facts.makers.get(value)
         if holder is None or holder.name in _WRITTEN_IN_PLACE or not value.type.is_float:
             continue
-        alone = uses[value] == 1 and named(holder) in DERIVATIVES
-        complete = not mask or alone or facts.bases[pointer].name in whole
+        complete = not mask or facts.bases[pointer].name in whole
+        complete = complete or (_of_lanes(facts, holder, value) and _alone(facts, o))
         complete = complete or beyond(facts, o) is not None
         if complete and pointer.type.element == value.type.element:
             made.append(o)
     return made
+
+
+def _of_lanes(facts: Facts, holder: Operation, value: Value) -> bool:
+    """Whether what a value gives to the derivatives of others is of no other lane of it."""
+    if holder.name != "scf.for":
+        return named(holder) in DERIVATIVES or holder.name == "tt.dot"
+    body, place = holder.regions[0], holder.results.index(value)
+    end, carried = body.yields[place], body.arguments[1 + place]
+    adds = facts.makers.get(end)
+    adds_up = adds is not None and adds.name in ("tt.dot", "arith.addf")
+    uses = [o for o in body.walk() if end in o.operands or carried in o.operands]
+    return adds_up and all(o is adds or o is body.operations[-1] for o in uses)
+
+
+def _alone(facts: Facts, store: Operation) -> bool:
+    """Whether a value leads to stores with its mask alone, lane by lane, and by what is finite.
+
+    Where the mask leaves a lane out, 1 stands for it: what may be infinite there is computed.
+    """
+    lanes: dict[Value, float | None] = {store.operands[1]: 1.0}
+    for o in facts.function.block.walk():
+        own = [v for v in o.operands if v in lanes]
+        if not own or (o.name == "tt.store" and o.operands[1:] == (*own, *store.operands[2:])):
+            continue
+        numbers = [lanes[v] if v in lanes else _number(facts, v) for v in o.operands]
+        made = _made(o.name, numbers)
+        if made is None and o.name not in _FINITE:
+            return False
+        lanes[o.results[0]] = made
+    return True
+
+
+def _number(facts: Facts, value: Value) -> float | None:
+    """A value that is written as a number."""
+    holder = facts.makers.get(facts.bare(value))
+    if holder is None or holder.name != "arith.constant" or not value.type.is_float:
+        return None
+    text = literal(holder.attribute("value"), holder.results[0].type)
+    return float(text.removeprefix('float("').removesuffix('")'))
+
+
+def _made(name: str, numbers: Sequence[float | None]) -> float | None:
+    """What an operation gives, where that is a number; at a pole it is none."""
+    known = [number for number in numbers if number is not None]
+    if name not in _VALUES or len(known) < len(numbers):
+        return None
+    try:
+        made = _VALUES[name](*known)
+    except (ArithmeticError, ValueError):
+        return None
+    return made if math.isfinite(made) else None
+
+
+_VALUES: Mapping[str, Callable[..., float]] = {
+    "arith.addf": operator.add,
+    "arith.subf": operator.sub,
+    "arith.mulf": operator.mul,
+    "arith.divf": operator.truediv,
+    "tt.precise_divf": operator.truediv,
+    "arith.negf": operator.neg,
+    "math.exp": math.exp,
+    "math.exp2": lambda a: 2.0**a,
+    "math.log": math.log,
+    "math.log2": math.log2,
+    "math.rsqrt": lambda a: 1.0 / math.sqrt(a),
+}
+# Finite at any number, and so are their derivatives.
+_FINITE = ("arith.addf", "arith.subf", "arith.mulf", "arith.negf", "arith.cmpf", "arith.select",
+           "arith.maxnumf", "arith.minnumf", "arith.extf", "arith.truncf", "math.erf", "math.absf",
+           "math.fma", "math.sin", "math.cos", "math.floor", "math.ceil", "tt.clampf")  # fmt: skip
 
 
 def beyond(facts: Facts, store: Operation) -> float | None:
@@ -61,15 +127,12 @@ def _beyond(facts: Facts, value: Value, mask: Value) -> float | None:
     if holder is None or not value.type.is_float:
         return None
     if holder.name == "arith.constant":
-        text = literal(holder.attribute("value"), holder.results[0].type)
-        return float(text.removeprefix('float("').removesuffix('")'))
+        return _number(facts, value)
     if holder.name == "tt.load":
         own = len(holder.operands) > 2 and holder.operands[1] == mask
         return _beyond(facts, holder.operands[2], mask) if own else None
     if holder.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
-        made = facts.makers.get(facts.bare(value))
-        known = made is not None and made.name == "arith.constant"
-        return _beyond(facts, facts.bare(value), mask) if known else None
+        return _number(facts, value)
     rule = _BEYOND.get(holder.name)
     return rule(*(_beyond(facts, v, mask) for v in holder.operands)) if rule else None
 

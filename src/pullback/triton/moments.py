@@ -80,7 +80,7 @@ class Each:
             to.assign(names[0], f"{to.d(mean)} / tl.cast({to.short(count)[0]}, {kind})")
         if squares:
             names[1] = to.name(f"d_{mean.name}_around")
-            to.assign(names[1], f"2.0 * ({' + '.join(squares)})")
+            to.assign(names[1], " + ".join(f"2.0 * {d}" for d in squares))
         wide = (to.short(mean)[0], *names)
         if of.axis not in (None, ALL):
             wide = tuple(text and f"tl.expand_dims({text}, {of.axis})" for text in wide)

@@ -152,6 +152,7 @@ class Operator:
     def source(self, *values: Any, wrt: Sequence[str] | None = None, **named: Any) -> str:
         """The text of the derivative's kernel for these arguments."""
         call = self.call(values, named)
+        self.separated(call)
         chosen = tuple(wrt) if wrt is not None else self.floats(call)
         return self.backward(call, chosen).derived.kernel.text
 
@@ -177,7 +178,8 @@ class Operator:
         replaced = self.read_first(call) if call.replaced is None else call.replaced
         stored = frozenset(n for n in wrt if n not in replaced and reach.owns(n))
         silent = frozenset(self.outputs) - frozenset(self.outputs if behind is None else behind)
-        once = frozenset(n for n in self.outputs if reach.once(n))
+        apart = _numbered(key, call) in self.apart  # what is replaced is read too, and not alone
+        once = frozenset(n for n in self.outputs if reach.once(n) or (apart and reach.alone(n)))
         every = frozenset(n for n in once if reach.whole(n))
         lanes = counted(reach)
         whole = (key, wrt, silent, stored, replaced, once, every, lanes)
@@ -208,15 +210,17 @@ class Operator:
         Raises: UnsupportedError (E429) for a product that the interpreter makes of bits,
         GradientError (E431) where an output has a place that is stored by several at once.
         """
-        key, function = self.function(call)
-        numbers = tuple((n, v) for n, v in call.arguments.items() if isinstance(v, int | float))
-        whole = (key, numbers, call.grid)
-        if whole not in self.apart:
-            if interpreted and (product := products(function)):
-                raise unjudged(self.jit.__name__, product)
-            if self.stored_apart(call, key, _reach(function, call)):
-                self.apart.add(whole)
+        if interpreted and (product := products(self.function(call)[1])):
+            raise unjudged(self.jit.__name__, product)
+        self.separated(call)
         return self.read_first(call)
+
+    def separated(self, call: Call) -> None:
+        """Raises: GradientError (E431) where an output has a place that several store at once."""
+        key, function = self.function(call)
+        whole = _numbered(key, call)
+        if whole not in self.apart and self.stored_apart(call, key, _reach(function, call)):
+            self.apart.add(whole)
 
     def stored_apart(self, call: Call, key: Any, reach: Reach) -> bool:
         """Each place of an output is stored by one program, and by one lane at a time.
@@ -461,6 +465,12 @@ def _named(outputs: Outputs) -> dict[str, Any]:
     if isinstance(outputs, str):
         return {outputs: ""}
     return dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
+
+
+def _numbered(key: Any, call: Call) -> Any:
+    """By what it is known whether the stores of a call are apart."""
+    numbers = tuple((n, v) for n, v in call.arguments.items() if isinstance(v, int | float))
+    return key, numbers, call.grid
 
 
 def _reach(function: Function, call: Call) -> Reach:

@@ -42,6 +42,11 @@ class Reach:
             return False
         return self.apart(own[0], own[0].operands[2:])
 
+    def alone(self, name: str) -> bool:
+        """Whether one store that no loop is around is all that touches an argument."""
+        own = self.touching(name)
+        return [o.name for o in own] == ["tt.store"] and not self.within(own[0])
+
     def whole(self, name: str) -> bool:
         """Whether the one store to an argument leaves no lane out."""
         (own,) = self.touching(name)

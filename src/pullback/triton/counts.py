@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from pullback.triton.forward import kind_of
 from pullback.triton.moments import ALL, Counted
 from pullback.triton.nodes import Operation, Value
 from pullback.triton.sharing import Form, Reach
@@ -97,6 +98,11 @@ class _Lanes:
             if one is None or two is None or not one.keys() <= {""}:
                 return None
             return self.least(two, one.get("", 0))
+        if holder is not None and holder.name == "tt.reduce" and kind_of(holder) == "sum":
+            cast = self.reach.facts.makers.get(operands[0])
+            truth = cast is not None and cast.name in ("arith.uitofp", "arith.extui")
+            axis = int(holder.attribute("axis"))
+            return self.held(cast.operands[0], axis) if cast is not None and truth else None
         form = self.reach.form(value)
         return None if form is None else self.least(form, self.range(form)[1])
 

@@ -256,11 +256,16 @@ class _Step:
         if value == self.element and self.axis is not None:
             return {(1, self.outside(value)): 1}
         holder = self.facts.makers.get(value)
-        if value != self.element and holder is not None and holder.name in _RULES:
-            return _RULES[holder.name](self, holder)
-        if value.type.shape not in ((), self.shape):
+        narrow = value.type.shape in ((), self.shape)
+        try:
+            if value != self.element and holder is not None and holder.name in _RULES:
+                return _RULES[holder.name](self, holder)
+        except _Unknown:
+            if not narrow:
+                raise
+        if not narrow:
             raise _Unknown
-        return {ONE: self.symbol(value)}
+        return {ONE: self.symbol(value)}  # whatever it is: both sides have to agree for any
 
     def truths(self, value: Value) -> Truths:
         """The conditions that hold where a condition does."""

@@ -271,6 +271,7 @@ def _turned(form: Form | None, o: Operation) -> Form | None:
 
 def _apart(form: Form, bounds: list[Form], extents: Mapping[str, int]) -> bool:
     """Whether a sum has no value twice."""
+    extents = _within(bounds, extents)
     parts = [(stride, atom) for atom, stride in form.items() if atom and extents[atom] > 1]
     parts.sort(key=lambda part: abs(part[0]))
     reach, below = 0, dict[str, int]()
@@ -282,6 +283,17 @@ def _apart(form: Form, bounds: list[Form], extents: Mapping[str, int]) -> bool:
         for bound in bounds:
             reach = min(reach, _bounded(below, bound, extents, reach))
     return True
+
+
+def _within(bounds: list[Form], extents: Mapping[str, int]) -> dict[str, int]:
+    """How many values are left of what a bound is of alone."""
+    made = dict(extents)
+    for bound in bounds:
+        atom, *more = [atom for atom in bound if atom] or [""]
+        if atom in made and not more and bound[atom] > 0:
+            least = -(bound.get("", 0) // bound[atom])
+            made[atom] = max(1, min(made[atom], least))
+    return made
 
 
 def _bounded(below: Form, bound: Form, extents: Mapping[str, int], reach: int) -> int:

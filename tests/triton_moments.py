@@ -54,7 +54,7 @@ def rows_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def wide_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr):
+def wide_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr, OF: tl.constexpr = ""):
     """The same by a count that is a number of the kernel's."""
     rows = tl.arange(0, R)
     mean, around, count = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32), 0
@@ -68,11 +68,18 @@ def wide_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr):
         mean += (tl.sum(x, 1) - more * mean) / count
         moved = (x - mean[:, None]) * (x - before[:, None])
         around += tl.sum(tl.where(held, moved, 0.0), 1)
-    tl.store(OUT + rows, mean * tl.log(around + 1.0))
+    if OF == "mean":
+        tl.store(OUT + rows, mean * mean)
+    elif OF == "squares":
+        tl.store(OUT + rows, around)
+    else:
+        tl.store(OUT + rows, mean * tl.log(around + 1.0))
 
 
 @triton.jit
-def lanes_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr, MORE: tl.constexpr = 1):
+def lanes_kernel(
+    X, OUT, n, R: tl.constexpr, N: tl.constexpr, MORE: tl.constexpr = 1, OF: tl.constexpr = ""
+):
     """Each lane by itself, an element a step; of `MORE` each counts more than once."""
     rows = tl.arange(0, R)
     mean, around, count = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32), 0
@@ -82,7 +89,12 @@ def lanes_kernel(X, OUT, n, R: tl.constexpr, N: tl.constexpr, MORE: tl.constexpr
         before = mean
         mean += (x - mean) / count
         around += (x - mean) * (x - before)
-    tl.store(OUT + rows, mean * tl.log(around + 1.0))
+    if OF == "mean":
+        tl.store(OUT + rows, mean * mean)
+    elif OF == "squares":
+        tl.store(OUT + rows, around)
+    else:
+        tl.store(OUT + rows, mean * tl.log(around + 1.0))
 
 
 @triton.jit

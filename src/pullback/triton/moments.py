@@ -282,7 +282,7 @@ class _Step:
         holder = self.facts.makers.get(value)
         if holder is None or self.axis is None:
             return NONE
-        if holder.name == "arith.extf":
+        if holder.name in ("arith.extf", "arith.truncf"):
             return self.outside(holder.operands[0])
         if holder.name != "tt.load" or len(holder.operands) < 2:
             return NONE

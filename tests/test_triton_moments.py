@@ -100,10 +100,11 @@ def test_a_norm_of_a_batch_is_differentiated_twice() -> None:
     torch.testing.assert_close(grown.double(), known, rtol=1e-3, atol=1e-4)
 
 
-def test_a_batch_of_more_rows_than_lanes_goes_step_by_step() -> None:
+@pytest.mark.parametrize("n", [3, 9])
+def test_a_batch_of_more_rows_than_lanes_goes_step_by_step(n: int) -> None:
     """It counts all rows of a block, and loads eight: the derivative is that of what it does."""
-    f, x = batch(), torch.randn(1, 11, 9)
-    given = {"batch": 11, "n": 9, "B": 8, "N": 4}
+    f, x = batch(), torch.randn(1, 11, n)
+    given = {"batch": 11, "n": n, "B": 8, "N": 4}
     assert "tape" in f.source(x, **given)
     assert max(pb.triton.check(f, x, **given).differences.values()) < 1e-3
 

@@ -24,6 +24,7 @@ from pullback.bridge.draws import seeded  # noqa: E402
 from pullback.bridge.graphs import Native, lacking, place_of  # noqa: E402
 from pullback.bridge.programs import Programs  # noqa: E402
 from pullback.errors import OptionError, UnsupportedError  # noqa: E402
+from pullback.triton import contracted  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DEVICE = torch.device("cuda:0")
@@ -90,6 +91,22 @@ def test_tensors_are_read_where_they_lie(there: There, monkeypatch: pytest.Monke
     assert set(there.passed) == {there.stream}
     assert "cuMemcpyHtoDAsync_v2" not in there.fake.calls
     assert "cuMemcpyDtoDAsync_v2" not in there.fake.calls
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32])
+def test_a_product_of_the_derivative_of_a_triton_kernel(
+    there: There, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By columns of a batch, added up in float32."""
+    monkeypatch.setenv("PULLBACK_CACHE", "off")
+    behind, b = torch.randn(2, 33, 20).to(kind), torch.randn(2, 20, 40).to(kind).mT
+    text = "c[b, m, k] = sum[n](x[b, m, n] * y[b, k, n])"
+    name = str(kind).removeprefix("torch.")
+    product = contracted.operator.__wrapped__(text, name, "float32")  # a new one, of no cache
+    made = product.placed(DEVICE)(behind, b)
+    ended(there)
+    right = behind.double() @ b.double().mT
+    torch.testing.assert_close(made.double(), right, rtol=1e-5, atol=1e-5)
 
 
 def test_a_write_into_an_argument(there: There, monkeypatch: pytest.MonkeyPatch) -> None:

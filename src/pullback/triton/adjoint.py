@@ -19,6 +19,7 @@ from pullback.triton.forward import order_of
 from pullback.triton.kept import beyond
 from pullback.triton.moments import Counted, Each, moments
 from pullback.triton.nodes import Block, Operation, Value
+from pullback.triton.products import Factor
 from pullback.triton.shifts import cancelled
 from pullback.triton.statements import Do, Either, Repeat, reads
 
@@ -31,7 +32,8 @@ class Wanted:
 
     Nothing comes from behind `silent` outputs. `stored` owns its elements' places; each element of
     `replaced` is read, and then written. Each place of the outputs `once` is stored once, and by
-    all lanes of those that are `whole`. Of masks it is `counted` how many lanes hold.
+    all lanes of those that are `whole`. Of masks it is `counted` how many lanes hold. `factors` are
+    stored, for products that are run apart.
     """
 
     wrt: frozenset[str]
@@ -42,6 +44,7 @@ class Wanted:
     once: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     counted: Counted = frozenset()
+    factors: tuple[Factor, ...] = ()
 
 
 class Adjoint(Derivatives):
@@ -49,11 +52,13 @@ class Adjoint(Derivatives):
 
     def __init__(self, facts: Facts, wanted: Wanted) -> None:
         still = cancelled(facts, wanted.silent)
-        super().__init__(facts, facts.varying(wanted.wrt, still=still))
+        self.factors = {factor.total: factor for factor in wanted.factors}
+        super().__init__(facts, facts.varying(wanted.wrt, frozenset(self.factors), still))
         self.wanted = wanted
         self.later: dict[Value, str] = {}  # what the next step of a loop began with
         self.visible: list[Block] = []  # those around what is undone
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
+        self.behind_sums: dict[str, str] = {}  # the arguments of factors, by what they are behind
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
         self.results: dict[Value, str] = {}  # of a function: derivatives, by argument
 
@@ -92,7 +97,9 @@ class Adjoint(Derivatives):
         return base in self.wanted.whole or beyond(self.facts, store) is not None
 
     def undo(self, o: Operation) -> None:
-        if o.name in ADDED:
+        if any(v in self.factors for v in o.results):
+            self.factored(o)
+        elif o.name in ADDED:
             if any(v in self.known for v in o.results):
                 raise refused(o, "what it gives depends on the order of programs")
             self.stored(o)
@@ -107,6 +114,20 @@ class Adjoint(Derivatives):
                 raise refused(o, "values of 8 bits have no derivative")
         elif any(v in self.known for v in o.results) and self.vary & set(o.operands + o.results):
             self.rule(o)
+
+    def factored(self, o: Operation) -> None:
+        """What comes from behind a sum of products is stored, where what it makes is stored."""
+        for total in o.results:
+            if total not in self.factors or total not in self.known:
+                continue
+            factor = self.factors[total]
+            self.plain(total)
+            pointer, _, *mask = factor.store.operands
+            name = self.behind_sums[total.name] = self.name(f"behind_{total.name}")
+            kept = f", mask={self.mask(mask[0])}" if mask else ""
+            value = f"tl.cast({self.d(total)}, {name}.dtype.element_ty)"
+            self.lines.append(Do(f"tl.store({self.address(pointer, name)}, {value}{kept})"))
+            self.add(factor.start, self.d(total))
 
     def rule(self, o: Operation) -> None:
         """What an operation gives to the derivatives of its operands."""

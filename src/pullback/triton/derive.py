@@ -40,6 +40,7 @@ class Source:
 class Derived:
     """The kernel of a derivative. `gradients` are its arguments that hold those, by what of.
 
+    `factors` are those that hold what comes from behind a sum of products, by the name of the sum.
     `tapes` are arrays: how many elements a step keeps, and their type; `counter` is the kernel that
     finds out how many steps they need, the most of all programs.
     """
@@ -48,6 +49,7 @@ class Derived:
     gradients: Mapping[str, str]
     tapes: Mapping[str, tuple[int, str]]
     counter: Source | None
+    factors: Mapping[str, str]
 
 
 def derived(function: Function, wanted: Wanted) -> Derived:
@@ -63,10 +65,11 @@ def derived(function: Function, wanted: Wanted) -> Derived:
     tapes = {n: (t.size, _kept(adjoint, n, t)) for n, t in adjoint.tapes.items() if n in live}
     gradients = {of: name for of, name in adjoint.arguments.items() if name in live}
     own = [v.name for v in facts.function.block.arguments if v.name in live]
-    more = [*gradients.values(), *tapes, *(["tape_length"] if tapes else [])]
+    factors = adjoint.behind_sums
+    more = [*gradients.values(), *factors.values(), *tapes, *(["tape_length"] if tapes else [])]
     kernel = _source(name, adjoint, lines, own + more)
     counter = _counter(facts, frozenset(tapes)) if tapes else None
-    return Derived(kernel, gradients, tapes, counter)
+    return Derived(kernel, gradients, tapes, counter, factors)
 
 
 Lines = tuple[Adjoint, tuple[Statement, ...], frozenset[str]]

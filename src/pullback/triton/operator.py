@@ -11,6 +11,8 @@ import torch
 from pullback.config import Options, frozen
 from pullback.errors import ArgumentError, DeviceError, GradientError, UnsupportedError
 from pullback.triton.adjoint import Wanted
+from pullback.triton.contracted import gradients as contracted
+from pullback.triton.contracted import within
 from pullback.triton.counts import counted
 from pullback.triton.derive import Derived, derived, loaded, watching
 from pullback.triton.descriptors import by_pointers
@@ -18,6 +20,7 @@ from pullback.triton.facts import Facts
 from pullback.triton.frontend import function_of, interpreted, jitted
 from pullback.triton.judged import products, unjudged
 from pullback.triton.nodes import Function
+from pullback.triton.products import Factor, Product, Tiled, tiled
 from pullback.triton.sharing import Reach
 from pullback.triton.watched import NEVER
 
@@ -86,6 +89,7 @@ class Operator:
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
         self.watching: dict[Any, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {}
+        self.products: dict[Any, Tiled] = {}
         self.apart: set[Any] = set()  # numbers and grids for which stores are apart
         self.second: dict[Backward, Operator] = {}
 
@@ -154,7 +158,12 @@ class Operator:
         call = self.call(values, named)
         self.separated(call)
         chosen = tuple(wrt) if wrt is not None else self.floats(call)
-        return self.backward(call, chosen).derived.kernel.text
+        tiled = self.tiled(call, chosen, self.outputs)
+        head = "".join(f"# {line}\n" for line in tiled.lines)
+        rest = tuple(n for n in chosen if n not in tiled.targets)
+        if tiled.targets and not rest and not tiled.factors:
+            return head
+        return head + self.backward(call, rest, factors=tiled.factors).derived.kernel.text
 
     def floats(self, call: Call) -> tuple[str, ...]:
         """The inputs that may have a gradient."""
@@ -162,11 +171,16 @@ class Operator:
         return tuple(n for n, v in tensors if is_float(v) and n in self.takes)
 
     def backward(
-        self, call: Call, wrt: tuple[str, ...], behind: Iterable[str] | None = None
+        self,
+        call: Call,
+        wrt: tuple[str, ...],
+        behind: Iterable[str] | None = None,
+        factors: tuple[Factor, ...] = (),
     ) -> Backward:
         """The derivative for arguments of these types, made once.
 
         `behind` are the outputs from which something comes from behind: all, if it is left out.
+        `factors` are stored for products that are tiled again.
 
         Raises: UnsupportedError (E423, E430), GradientError (E424).
         """
@@ -182,11 +196,11 @@ class Operator:
         once = frozenset(n for n in self.outputs if reach.once(n) or (apart and reach.alone(n)))
         every = frozenset(n for n in once if reach.whole(n))
         lanes = counted(reach)
-        whole = (key, wrt, silent, stored, replaced, once, every, lanes)
+        whole = (key, wrt, silent, stored, replaced, once, every, lanes, factors)
         if whole not in self.made:
             wanted = Wanted(
                 frozenset(wrt), frozenset(self.outputs), silent, stored, replaced, once, every,
-                lanes,
+                lanes, factors,
             )  # fmt: skip
             made = derived(function, wanted)
             folder = Options().cache
@@ -287,6 +301,17 @@ class Operator:
         moves = any(n in call.tensors for n in arguments if n not in takes)
         return [n for n, late in zip(names, wrong, strict=True) if late], moves
 
+    def tiled(self, call: Call, wrt: tuple[str, ...], behind: Iterable[str]) -> Tiled:
+        """The products of a call's derivative that are tiled again, for its numbers and grid."""
+        key, function = self.function(call)
+        numbers, outputs = _numbers(call), frozenset(behind)
+        whole = (key, tuple(numbers.items()), call.grid, wrt, outputs)
+        if whole not in self.products:
+            self.products[whole] = tiled(
+                Facts.of(function), numbers, call.grid, wrt, outputs, frozenset(self.replaced)
+            )
+        return within(self.products[whole], {**call.arguments, **call.before})
+
     def gradients(
         self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -296,9 +321,36 @@ class Operator:
             return dict(self.given(call.arguments, made_of | dict(cotangents)))
         if call.replaced is None:
             call = replace(call, replaced=self.sound(call))
-        backward = self.backward(call, wrt, cotangents)
+        again = self.tiled(call, wrt, cotangents)
+        rest = tuple(n for n in wrt if n not in again.targets)
+        factors = {p.factor.total.name: self.factor(call, p, cotangents) for p, _ in again.products}
+        grown = {}
+        if rest or again.factors:
+            grown = self.launched(call, rest, cotangents, again.factors, factors)
+        return grown | contracted(again, {**call.arguments, **call.before}, factors)
+
+    def factor(self, call: Call, product: Product, cotangents: Mapping[str, Any]) -> Any:
+        """What comes from behind a sum of products, or an array for it: it lies as its output."""
+        like = call.arguments[product.arrays[2]]
+        if not product.behind:
+            return _alike(like, TAPES[product.factor.element])
+        behind = cotangents[product.behind]
+        same = behind.stride() == like.stride() and behind.dtype == like.dtype
+        return behind.detach() if same else _alike(like, like.dtype).copy_(behind)
+
+    def launched(
+        self,
+        call: Call,
+        wrt: tuple[str, ...],
+        cotangents: Mapping[str, Any],
+        factors: tuple[Factor, ...],
+        behind: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The gradients that a kernel gives, which stores the factors of products."""
+        backward = self.backward(call, wrt, cotangents, factors)
         made = backward.derived
         arguments = {**call.arguments, **call.before}
+        arguments |= {name: behind[total] for total, name in made.factors.items()}
         grown = {}
         for of, name in made.gradients.items():
             like = call.arguments[of]
@@ -474,8 +526,11 @@ def _numbered(key: Any, call: Call) -> Any:
 
 
 def _reach(function: Function, call: Call) -> Reach:
-    numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
-    return Reach(Facts.of(function), numbers, call.grid)
+    return Reach(Facts.of(function), _numbers(call), call.grid)
+
+
+def _numbers(call: Call) -> dict[str, int]:
+    return {n: v for n, v in call.arguments.items() if isinstance(v, int)}
 
 
 def _placed(who: str, tensor: Any) -> None:

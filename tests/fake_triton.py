@@ -61,7 +61,8 @@ class Blocks:
         function = getattr(backend.loaded([launch]), launch.name)
         head = launch.source.partition("):")[0]
         names = head.partition("(")[2].split(", ")
-        writes = [f"tl.store({n}" in launch.source for n in names]
+        heads = "tl.store({}", "where = {} + "  # an accumulating write says first where
+        writes = [any(h.format(n) in launch.source for h in heads) for n in names]
         sizes = [prod(box(v)) * v.dtype.itemsize for v in launch.arguments]
         aligned = backend.aligned(launch)
         count, wrong = len(launch.arguments), 16 * len(launch.sites)

@@ -63,7 +63,7 @@ MAX_CORE_TOKENS = 197_009
 ROOM_LINES = {
     "algebra": 830,
     "backends": 550,
-    "config": 150,
+    "config": 152,
     "cost": 300,
     "errors": 200,
     "fuse": 1455,

@@ -183,6 +183,30 @@ def test_an_operator_and_its_derivative(there: There) -> None:
     assert own.programs.jit.traces == 0, "nothing was made for the processor"
 
 
+def test_deterministic_algorithms_are_those_of_programs(there: There) -> None:
+    """As PyTorch has it when an operator is called; each has programs of its own."""
+
+    def added(x: pb.Tensor, i: pb.Tensor, v: pb.Tensor) -> pb.Tensor:
+        return pb.index_add(x, i, v)
+
+    own = pb.torch.op(added, options=pb.Options(cache=None))
+    given = torch.zeros(5), torch.arange(40) % 5, torch.arange(40.0)
+    made = {}
+    for same in (False, True):
+        torch.use_deterministic_algorithms(same)
+        try:
+            made[same] = own.placed(DEVICE)
+            result = made[same](*given)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        ended(there)
+        torch.testing.assert_close(result, torch.zeros(5).index_add(0, *given[1:]))
+        assert made[same].jit.program.options.deterministic == same
+    assert own.placed(DEVICE) is made[False] is not made[True]
+    told = pb.torch.op(added, options=pb.Options(cache=None, deterministic=True))
+    assert programs.placed_on(DEVICE, told.options).deterministic
+
+
 def fakes(*shapes: tuple[int, ...], device: str = "cuda") -> list[Any]:
     with FakeTensorMode():
         return [torch.empty(shape, device=device) for shape in shapes]

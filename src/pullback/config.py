@@ -75,9 +75,11 @@ def _default_cache() -> Path | None:
 
 
 def chosen_names() -> tuple[str | None, ...]:
-    """Backend, target and machine that the environment names: what is compiled is kept by them."""
-    get = os.environ.get
-    return get("PULLBACK_BACKEND"), get("PULLBACK_TARGET"), get("PULLBACK_MACHINE")
+    """Backend, target and machine that the environment names, and whether sums are deterministic:
+    what is compiled is kept by them.
+    """
+    names = "BACKEND", "TARGET", "MACHINE", "DETERMINISTIC"
+    return tuple(os.environ.get(f"PULLBACK_{name}") for name in names)
 
 
 class _Source(SourceFileLoader):
@@ -186,6 +188,9 @@ class Options:
     faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
     the file of a machine (docs/machine.md); None: those of the target. `rules`: those of
     `pullback.rules`, in the order in which they are asked.
+    `deterministic`: results have the same bits every time on a GPU too. Without, accumulating
+    writes there may add floats up in whatever order they come, by atomic additions, which is
+    faster; on a processor no sum depends on what runs first, with or without.
 
     Example:
         >>> pb.Options(threads=2).threads
@@ -207,6 +212,7 @@ class Options:
     rules: Sequence[UserRule] = ()
     tune: float = 0.0
     workers: int | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
@@ -238,7 +244,8 @@ class Options:
     def from_environment(cls) -> Options:
         """Read `PULLBACK_BACKEND`, `_TARGET`, `_MACHINE`, `_DEBUG`, `_DUMP`, `_CACHE` (or `off`),
         `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked), `_HOST` (0: no
-        program calls functions of the host), `_WORKERS` (processes that choose schedules).
+        program calls functions of the host), `_WORKERS` (processes that choose schedules),
+        `_DETERMINISTIC` (1: the same bits every time on a GPU too).
 
         Raises: OptionError for what is no number.
         """
@@ -254,4 +261,5 @@ class Options:
             host=env.get("PULLBACK_HOST", "1") != "0",
             machine=env.get("PULLBACK_MACHINE") or None,
             workers=_number("PULLBACK_WORKERS", 0) or None,
+            deterministic=env.get("PULLBACK_DETERMINISTIC", "0") != "0",
         )

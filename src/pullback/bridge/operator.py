@@ -200,12 +200,13 @@ class Operator:
         return self.placed(devices.pop())(*args)
 
     def placed(self, device: Any) -> Programs:
-        """The programs of a device, made once."""
-        programs = self._placed.get(device)
+        """The programs of a device, made once, and once more where algorithms are deterministic."""
+        key = device, torch.are_deterministic_algorithms_enabled()
+        programs = self._placed.get(key)
         if programs is None:
             own = self.programs
             made = Programs(self.function, own.defaults, self.options, own.dims, device=device)
-            programs = self._placed.setdefault(device, made)
+            programs = self._placed.setdefault(key, made)
         return programs
 
     def _elsewhere(self, *args: Any) -> Any:

@@ -197,9 +197,10 @@ def current_stream(tensors: Sequence[Any]) -> int:
 
 
 def placed_on(device: torch.device, options: Options | None) -> Options:
-    """Options of programs of a device."""
+    """Options of programs of a device, deterministic where PyTorch's algorithms are."""
     own = Options.from_environment() if options is None else options
-    return replace(own, backend=GPU, target=f"cuda:{device.index or 0}")
+    same = own.deterministic or torch.are_deterministic_algorithms_enabled()
+    return replace(own, backend=GPU, target=f"cuda:{device.index or 0}", deterministic=same)
 
 
 def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedError:

@@ -19,6 +19,7 @@ VARIABLES = {
     "PULLBACK_CUDA": ("the system's", "the library of the CUDA driver"),
     "PULLBACK_CUDA_POOL": ("on", "off: memory of the GPU is given back at once"),
     "PULLBACK_DEBUG": ("0", "0 to 4: stages with times, definitions, kernels, code on stderr"),
+    "PULLBACK_DETERMINISTIC": ("0", "1: a GPU adds floats up in the same order every time too"),
     "PULLBACK_DUMP": ("none", "a folder for every stage of every compilation"),
     "PULLBACK_HOST": ("1", "0: no program calls functions of the host, such as LAPACK"),
     "PULLBACK_MACHINE": ("that of the processor", "numbers that schedules are chosen by"),

@@ -24,7 +24,8 @@ class Target:
     adds the products of two 32-bit words to a 32-bit sum ("bfloat16"; "int8": signed by unsigned
     bytes). `cpu` is LLVM's name of the processor, or "native". How many threads there are is no
     part of it: results do not depend on that. `machine`: its numbers; None: those of any processor
-    that runs `name`.
+    that runs `name`. `deterministic`: sums of floats have the same bits every time, where a backend
+    has a faster way that does not promise it.
     """
 
     name: str = "x86-64-v4"
@@ -40,6 +41,7 @@ class Target:
     dots: tuple[str, ...] = ()
     cpu: str = NATIVE
     machine: Machine | None = None
+    deterministic: bool = False
 
     @property
     def profile(self) -> Machine:

@@ -84,6 +84,7 @@ def target_of(gpu: machine.Gpu, options: Options, ordinal: int = 0) -> Target:
     number = f":{ordinal}" if ordinal else ""
     usual = Target()
     own = replace(usual, name=f"{gpu.target}{number}{fast}", cpu=options.machine or gpu.name)
+    own = replace(own, deterministic=options.deterministic)
     return fusing(replace(own, machine=usual.profile), chooser(own))
 
 
@@ -110,7 +111,7 @@ def chooser(target: Target) -> plan.Chooser:
     """Who chooses schedules for a target."""
     fast = target.name.endswith(machine.TF32)
     precision = Precision.TF32 if fast else Precision.EXACT
-    return plan.chooser(machine.named(target.cpu), precision)
+    return plan.chooser(machine.named(target.cpu), precision, target.deterministic)
 
 
 def interpreted(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from pullback.backends.triton.again import again_of
+from pullback.backends.triton.atomics import form_of, lanes, most_parts, most_shares, refused
 from pullback.backends.triton.blocks import WHOLE, Group, Way, power, size, terms, width
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.price import Work
@@ -20,23 +21,48 @@ from pullback.ir.expr import upper
 FLAT = 1024  # elements of a block of maps: eight for each of 128 threads
 TILE = 64  # rows and columns of a product's tile: 32 sums for each of 128 threads
 DEPTH = 32  # terms of a product that a loop takes at once
+FEWEST = 128  # terms of a program that adds at once: one for each thread of four warps
 LEAST = 16  # of rows, columns and terms: `tl.dot` takes no fewer
 STEP = 512  # elements of a row that a loop takes at once
 MOST = {"rows": 4096, "columns": 256, "step": 2048, "chunks": 64, "warps": 16, "stages": 5}
+MOST_PARTS = 4096  # of an accumulating write: a lane each, and one sum of as many in the end
+MOST_SHARES = 256  # programs that look at the same terms
 MOST_GROUP = 16  # rows of tiles
 GAIN = 0.98  # of the price: a change for less is none, prices are no better than that
 PAIRS = ("rows", "columns"), ("rows", "warps"), ("columns", "warps"), ("rows", "step")
 
 
-def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> BlockSchedule:
-    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper; by
-    descriptors where factors may be read so, and pointers are no cheaper.
+def best(
+    group: Group, gpu: Gpu, precision: Precision = Precision.EXACT, deterministic: bool = False
+) -> BlockSchedule:
+    """The schedule of a launch: the cheapest one that `cheapest` comes to; owners before atomics.
+
+    `deterministic`: sums of floats are not added at once, in an order that nobody knows.
+    """
+    begin = replace(start(group), precision=precision)
+    if group.way is Way.SCATTER and refused(group.stages[0], deterministic) is None:
+        return min(both(group, gpu, begin), key=lambda s: Work.of(group, gpu).price(s).ns)
+    return cheapest(group, gpu, begin)
+
+
+def both(
+    group: Group, gpu: Gpu, begin: BlockSchedule | None = None
+) -> tuple[BlockSchedule, BlockSchedule]:
+    """An accumulating write by owners, and all at once."""
+    begin = begin or start(group)
+    count = prod(map(upper, form_of(group.stages[0]).domain))
+    spread = replace(begin, rows=min(power(max(1, count)), FEWEST), atomic=True)
+    return cheapest(group, gpu, begin), cheapest(group, gpu, spread)
+
+
+def cheapest(group: Group, gpu: Gpu, schedule: BlockSchedule) -> BlockSchedule:
+    """From one schedule the cheapest neighbour, while one is cheaper; by descriptors where factors
+    may be read so, and pointers are no cheaper.
 
     Where even the least block is refused (for registers: shared memory always fits), that is taken:
     what does not fit is kept in memory, as the assembler does it.
     """
     work = Work.of(group, gpu)
-    schedule = replace(start(group), precision=precision)
     while work.refusal(schedule) is not None:
         smaller = [s for s in moves(group, schedule) if _area(s) < _area(schedule)]
         if not smaller:
@@ -80,12 +106,13 @@ def start(group: Group) -> BlockSchedule:
     if group.way is Way.LOOP:
         step = min(STEP, power(size(stage, terms(stage))))
         return BlockSchedule(min(power(count), max(1, WHOLE // step)), step=step)
-    return BlockSchedule(min(power(count), 128))
+    rows = min(power(count), FEWEST)
+    return BlockSchedule(rows, warps=max(1, rows // 32) if group.way is Way.SCATTER else 4)
 
 
 def moves(group: Group, schedule: BlockSchedule) -> Iterator[BlockSchedule]:
     """The schedules next to one, each once, in an order that is always the same."""
-    numbers = _numbers(group)
+    numbers = _numbers(group, schedule)
     known = {schedule}
     for names in [*((n,) for n in numbers), *(p for p in PAIRS if set(p) <= set(numbers))]:
         for signs in ((1,), (-1,)) if len(names) == 1 else ((1, 1), (-1, -1), (1, -1), (-1, 1)):
@@ -103,7 +130,7 @@ def moves(group: Group, schedule: BlockSchedule) -> Iterator[BlockSchedule]:
         yield from (replace(schedule, reads=r) for r in Reads if r is not schedule.reads)
 
 
-def _numbers(group: Group) -> dict[str, tuple[int, int]]:
+def _numbers(group: Group, schedule: BlockSchedule) -> dict[str, tuple[int, int]]:
     """What of a schedule is free, from the least to the most of it."""
     stage, count = group.stages[0], prod(upper(e) for e in group.extents)
     free = {"rows": (1, min(MOST["rows"], power(max(1, count)))), "warps": (1, MOST["warps"])}
@@ -116,6 +143,16 @@ def _numbers(group: Group) -> dict[str, tuple[int, int]]:
         ends = [max(LEAST, min(128, power(n))) for n in sides]
         free["rows"], free["step"] = (LEAST, ends[0]), (LEAST, ends[1])
         free["stages"] = 2, MOST["stages"]
+    if group.way is Way.SCATTER:
+        count = prod(map(upper, lanes(group, replace(schedule, chunks=1, shares=1))))
+        most = 1 << (min(MOST_PARTS, most_parts(group)).bit_length() - 1)
+        many = 1 if schedule.atomic else schedule.chunks * schedule.shares
+        every = power(max(1, count * many))
+        least = min(every, FEWEST) if schedule.atomic else 1  # a lane of a warp has a term
+        free["rows"] = (least, min(MOST["rows"], every))
+        free["chunks"] = (1, most)
+        if not schedule.atomic:
+            free["shares"] = (1, min(MOST_SHARES, power(most_shares(group))))
     if group.way is Way.LOOP:
         total = power(size(stage, terms(stage)))
         free["step"] = (min(total, LEAST), min(MOST["step"], total))

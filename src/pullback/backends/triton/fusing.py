@@ -12,12 +12,11 @@ from types import MappingProxyType
 from pullback.backends.triton.choose import LEAST
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.plan import Chooser, scheduled
-from pullback.backends.triton.price import SPLIT, WORD, Work
+from pullback.backends.triton.price import SECTOR, SPLIT, WORD, Work
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.machine.machine import Level, Machine, Memory
 
-SECTOR = 32  # bytes that memory gives at least
 LITTLE = 1e-6  # ns: what is divided by is not 0
 # ns: of kernels that are cut into the same launches, the larger one leaves more to choose.
 KERNEL = 2.0
@@ -41,7 +40,7 @@ def fusing(target: Target, choose: Chooser) -> Target:
     levels = (Level("thread", count), *(x for x in usual.levels if x.name != "thread"))
     tables = MappingProxyType(dict(usual.tables) | _tables(gpu, usual))
     facts = sorted((name, sorted(table.items())) for name, table in gpu.tables.items())
-    text = f"{usual.text}\n{choose.precision.value} {gpu!r} {facts}"
+    text = f"{usual.text}\n{choose.precision.value} {choose.deterministic} {gpu!r} {facts}"
     head = gpu.name, gpu.about, gpu.target, ()
     priced = _Priced(choose)
     return replace(

@@ -28,6 +28,7 @@ TABLES = {
     "instruction": "rows columns terms warps narrow",
     "descriptor": "bytes",
     "launch": "launch",
+    "atomic": "place",
 }
 TF32 = "+tf32"  # after the name of a target: float32 is multiplied as tf32
 MEMORIES = "shared", "L2", "memory"

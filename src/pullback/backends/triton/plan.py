@@ -8,6 +8,7 @@ from math import inf
 
 from pullback.backends.triton import language as L
 from pullback.backends.triton.again import apart
+from pullback.backends.triton.atomics import cut
 from pullback.backends.triton.attention import loop
 from pullback.backends.triton.blocks import Group, Way, groups, hazard, later_reads
 from pullback.backends.triton.blockwise import Blockwise
@@ -16,6 +17,7 @@ from pullback.backends.triton.function import Function, Launch
 from pullback.backends.triton.machine import USUAL, Gpu, named
 from pullback.backends.triton.price import Work
 from pullback.backends.triton.rows import Rows
+from pullback.backends.triton.scatter import Scatter
 from pullback.backends.triton.schedule import BlockSchedule, Precision
 from pullback.backends.triton.stream import Streams
 from pullback.backends.triton.tiles import Tiles
@@ -38,6 +40,7 @@ WRITERS: dict[Way, type[Function]] = {
     Way.PRODUCT: Tiles,
     Way.STREAM: Streams,
     Way.AGAIN: Blockwise,
+    Way.SCATTER: Scatter,
 }
 Scheduled = tuple[Group, BlockSchedule]
 Choose = Callable[[Group], BlockSchedule]
@@ -47,11 +50,13 @@ Choose = Callable[[Group], BlockSchedule]
 class Chooser:
     """How kernels are cut into launches and these are scheduled: by the prices of a GPU. `by_hand`:
     schedules that somebody else chooses; kernels are cut by the prices all the same.
+    `deterministic`: sums of floats have the same bits every time.
     """
 
     gpu: Gpu
     precision: Precision = Precision.EXACT
     by_hand: Choose | None = None
+    deterministic: bool = False
 
     def __call__(self, group: Group) -> BlockSchedule:
         """The schedule of a launch."""
@@ -59,7 +64,7 @@ class Chooser:
 
     def best(self, group: Group) -> BlockSchedule:
         """The cheapest one."""
-        return best(group, self.gpu, self.precision)
+        return best(group, self.gpu, self.precision, self.deterministic)
 
     def joins(self, one: Group, other: Group, both: Group) -> bool:
         """Whether one launch is cheaper than two, between which values lie in memory."""
@@ -105,9 +110,11 @@ def scheduled(kernel: Kernel, choose: Choose | None = None) -> list[Scheduled]:
     return [pair for piece in kernel.pieces for pair in _Plan(piece, chosen).scheduled()]
 
 
-def chooser(gpu: Gpu, precision: Precision = Precision.EXACT) -> Chooser:
+def chooser(
+    gpu: Gpu, precision: Precision = Precision.EXACT, deterministic: bool = False
+) -> Chooser:
     """The cheapest schedules for a GPU."""
-    return Chooser(gpu, precision)
+    return Chooser(gpu, precision, deterministic=deterministic)
 
 
 def source(made: Sequence[Launch]) -> str:
@@ -178,8 +185,9 @@ class _Plan:
         return Stage(definition, MAP, body, (), target)
 
     def launch(self, group: Group) -> None:
-        if isinstance(group.stages[0].form, Accumulate):
-            self.whole(_filled(group))
+        if group.way is Way.SCATTER:
+            self.scattered(group)
+            return
         schedule = self.choose(group)
         if schedule.chunks > 1:
             first, second = _chunked(group, schedule.chunks)
@@ -187,6 +195,14 @@ class _Plan:
             self.whole(second)
             return
         self.made.append((group, schedule))
+
+    def scattered(self, group: Group) -> None:
+        """An accumulating write after the identities that it begins with, and its parts in one."""
+        how, schedule = self.choose(_filled(group)), self.choose(group)
+        first, last = cut(group, schedule)
+        self.made += [(_filled(first), how), (first, schedule)]
+        if last is not None:
+            self.whole(last)
 
     def whole(self, group: Group) -> None:
         """A launch that is not cut in parts again."""
@@ -199,9 +215,10 @@ def _filled(group: Group) -> Group:
     assert isinstance(stage.form, Accumulate), "who asks knows"
     assert stage.store is not None, "it is memory"
     body = stage.form.combiner.identity(stage.store.dtype)
-    definition = Definition(f"{stage.target.name}_empty", stage.shape, body)
+    shape = stage.store.shape
+    definition = Definition(f"{stage.target.name}_empty", shape, body)
     one = Stage(definition, MAP, body, (), stage.store)
-    return Group(Way.BLOCK, stage.shape, [one], {one: tuple(range(len(stage.shape)))})
+    return Group(Way.BLOCK, shape, [one], {one: tuple(range(len(shape)))})
 
 
 def _chunked(group: Group, chunks: int) -> tuple[Group, Group]:

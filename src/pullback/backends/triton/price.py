@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from pullback.backends.triton import atomics
+from pullback.backends.triton import language as L
 from pullback.backends.triton.again import Again, again_of
+from pullback.backends.triton.atomics import lanes, turns
 from pullback.backends.triton.attention import again
 from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
 from pullback.backends.triton.descriptors import Rectangle, rectangles
@@ -20,7 +23,7 @@ from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads
 from pullback.ir import expr as E
 from pullback.ir.dtype import is_half
 from pullback.ir.expr import Expr, upper
-from pullback.ir.graph import Accumulate, Value, Variable
+from pullback.ir.graph import Value, Variable
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.node import walk
 
@@ -37,6 +40,7 @@ SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
 QUOTIENT = 8  # instructions of a division or a root that is rounded correctly, beside its estimate
 FUNCTIONS = E.Exp, E.Log, E.Sin, E.Sqrt, E.Div
 THREADS = 1024  # of one program
+SECTOR = 32  # bytes that a memory gives or takes at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ class Work:
 
     def programs(self, schedule: BlockSchedule) -> int:
         """How many programs there are."""
+        if self.group.way is Way.SCATTER:
+            count = prod(map(upper, lanes(self.group, schedule)))
+            return max(1, -(-count // schedule.rows))
         if self.product is None:
             count = prod(upper(e) for e in self.group.extents)
             return max(1, -(-count // schedule.rows)) * schedule.chunks
@@ -117,6 +124,9 @@ class Work:
 
     def refusal(self, schedule: BlockSchedule) -> str | None:
         """Why the GPU does not take a schedule; None: it does."""
+        reason = atomics.refusal(self.group, schedule)
+        if reason is not None:
+            return reason
         needs, gpu = self.needs(schedule), self.gpu
         threads = schedule.warps * WARP
         most = min(gpu.count("thread_registers"), gpu.count("registers") // threads)
@@ -160,7 +170,7 @@ class Work:
             moved += sum(loads) + stored
             lanes += every * plain_
             functions += every * slow
-            waits += times if self._serial(stage) else 1
+            waits += times if self.group.way is Way.SCATTER else 1
         threads = schedule.warps * WARP
         registers = OWN + int((live + kept) / threads / WORD)
         return Needs(registers, 0, moved, 0.0, flight, lanes, functions, 0.0, waits)
@@ -182,19 +192,25 @@ class Work:
         used = min(programs, processors)
         flight = max(1.0, needs.flight * beside * used)
         traffic = self._traffic(schedule, needs, programs, used * beside)
-        memories = (
+        memories: tuple[tuple[str, float], ...] = (
             (near.name, most * processors * needs.through / near.rate),
             (second.name, programs * needs.moved / min(second.rate, flight / second.latency)),
             (far.name, traffic / min(far.rate, flight / far.latency)),
         )
+        if schedule.atomic:
+            memories += (("atomics", self._atomics(schedule)),)
         alone = waves if beside == 1 else 1  # others hide what a program waits for at its start
         latency = far.latency * alone + second.latency * waves * max(0.0, needs.waits - 1)
         latency += second.latency * alone * needs.trips
+        if self.group.way is Way.SCATTER:  # what is looked at is near, what is taken far
+            latency += near.latency * waves * turns(self.group, schedule)
         launch = gpu.rate("launch", "launch")
         longest = max(lanes / busy, tensor / busy, *(ns for _, ns in memories))
         ns = launch + latency + longest
         if schedule.chunks > 1:
             parts = 2 * programs * prod(self._kept(self.group.stages[0], schedule)) * WORD
+            if self.group.way is Way.SCATTER:  # filled, read and added to
+                parts = 2 * atomics.parts_bytes(self.group.stages[0], schedule.chunks)
             ns += launch + far.latency + parts / second.rate
         occupancy = warps / gpu.count("warps")
         return Price(
@@ -381,10 +397,6 @@ class Work:
         double = any(s.body.dtype.name == "float64" for s in self.group.stages)
         return "float64" if double else "float32"
 
-    def _serial(self, stage: Stage) -> bool:
-        """Whether what is read next depends on what was written."""
-        return isinstance(stage.form, Accumulate)
-
     def _blocks(self, stage: Stage, schedule: BlockSchedule) -> tuple[float, float, float]:
         """Elements of a program, of them at once, and times that it takes a block."""
         rows = schedule.rows
@@ -397,15 +409,15 @@ class Work:
                 length = -(-size(stage, terms(stage)) // schedule.chunks)
                 times = max(1, -(-length // schedule.step))
                 return rows * schedule.step * times, rows * schedule.step, times
+            case Way.SCATTER:
+                seen = max(1, turns(self.group, schedule))
+                wide = max(rows, schedule.warps * WARP)  # threads without a lane do what others do
+                return wide * seen, rows, max(1, atomics.taken(self.group, schedule, WARP))
         times = max(1, self._long(stage))
         return rows * times, rows, times
 
     def _long(self, stage: Stage) -> int:
         """Turns of a loop over everything that is no row."""
-        if isinstance(stage.form, Accumulate):
-            rows = self.group.rows[stage]
-            domain = stage.form.domain
-            return prod(upper(e) for a, e in enumerate(domain) if a not in rows)
         every = range(len(stage.extents))
         return size(stage, [a for a in every if a not in self.group.rows[stage]])
 
@@ -413,13 +425,25 @@ class Work:
         """Bytes that a program reads by one read."""
         rows = self.group.rows[stage]
         axes = frozenset().union(*(i.axes for i in take.indices))
-        extents = stage.form.domain if isinstance(stage.form, Accumulate) else stage.extents
+        if self.group.way is Way.SCATTER:
+            return atomics.seen(self.group, take, schedule) * take.source.dtype.itemsize
+        extents = stage.extents
         others = [a for a in axes if a not in rows and a < len(extents)]
         count = prod(upper(extents[a]) for a in others)
         if self.group.way is Way.LOOP:
             count = -(-count // schedule.chunks)
         own = schedule.rows if axes & set(rows) else 1
         return float(own * count * take.source.dtype.itemsize)
+
+    def _atomics(self, schedule: BlockSchedule) -> float:
+        """ns that the second cache takes to add: a sector each at the rate of loads, those to one
+        place one after the other.
+        """
+        (stage,) = self.group.stages
+        count = prod(map(upper, atomics.form_of(stage).domain))
+        item = L.held(stage.body.dtype).itemsize if atomics.neighbours(stage) else SECTOR
+        each = atomics.places(stage) * schedule.chunks * self.gpu.rate("atomic", "place")
+        return count * max(item / self.gpu.memory("L2").rate, 1 / each)
 
     def _kept(self, stage: Stage, schedule: BlockSchedule) -> Sequence[int]:
         """The block of a result."""
@@ -433,9 +457,11 @@ class Work:
         """Bytes that a program writes."""
         if stage.store is None:
             return 0.0
-        times = 1
-        if self.group.way in (Way.SEQUENCE, Way.SCATTER):
+        times = 1.0
+        if self.group.way is Way.SEQUENCE:
             times = self._long(stage)
+        if self.group.way is Way.SCATTER:
+            times = turns(self.group, schedule) / schedule.shares
         return float(prod(self._kept(stage, schedule)) * times * stage.store.dtype.itemsize)
 
 

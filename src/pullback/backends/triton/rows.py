@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pullback.backends.triton import language as L
 from pullback.backends.triton.blocks import Way, columns, place, power, size, terms
-from pullback.backends.triton.body import Block, Body, Mark, Text
+from pullback.backends.triton.body import Block, Body, Text
 from pullback.backends.triton.function import ROWS, SCALAR, Function
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Accumulate, Combiner, Reduce, Scan, Variable, read
+from pullback.ir.graph import Combiner, Reduce, Scan, Variable, read
 from pullback.ir.kernel import Stage
 
 
@@ -24,7 +24,6 @@ class Rows(Function):
             Way.LOOP: self.looped,
             Way.SCAN: self.whole,
             Way.SEQUENCE: self.sequence,
-            Way.SCATTER: self.scatter,
         }
         for stage in self.group.stages:
             self.about(stage)
@@ -117,7 +116,8 @@ class Rows(Function):
         chunked = len(self.group.extents) > len(stage.shape)
         rows, step = self.schedule.rows, self.schedule.step
         block, over = Block([rows, step]), terms(stage)
-        self.chunk(stage, block) if chunked else self.rows(stage, block)
+        axes = (*range(len(stage.shape)), -1)
+        self.chunk(block, axes) if chunked else self.rows(stage, block)
         self.ones(stage, block)
         identity = L.number(form.combiner.identity(kind).value)
         held = L.spelled(L.held(kind))
@@ -143,9 +143,8 @@ class Rows(Function):
         name = self.lines.name(L.word(stage.target.name), name)
         self.store(stage, self.outside(stage, block), name)
 
-    def chunk(self, stage: Stage, block: Block) -> None:
-        """Rows of parts: the last of their axes is the part."""
-        axes = (*range(len(stage.shape)), -1)
+    def chunk(self, block: Block, axes: Sequence[int]) -> None:
+        """Rows of parts: -1 of their axes is the part."""
         if self.inside is not None:
             block.masks[0] = block.spread(self.inside, 0)
         for axis, text in self.decoded(self.row, axes, self.group.extents).items():
@@ -217,42 +216,3 @@ class Rows(Function):
         both = combiner.join(a, b)
         (value,) = body.values([both])
         return block.filled(value, both)
-
-    def scatter(self, stage: Stage) -> None:
-        """An accumulating write: a program owns the rows that it writes, whatever data says."""
-        form = stage.form
-        assert isinstance(form, Accumulate), "others do not scatter"
-        assert stage.store is not None, "it is memory"
-        block = Block([self.schedule.rows])
-        self.rows(stage, block)
-        rows = self.group.rows[stage]
-        self.each(stage, block, [a for a in range(len(form.domain)) if a not in rows])
-        body = self.body(block)
-        value, *at = body.values([stage.body, *form.at])
-        self.checks(body, stage.body, block)
-        for n, index in enumerate(form.at):
-            self.checks(body, index, block)
-            for bound in body.within(index, stage.shape[n]):
-                axis = f"axis {n} of `{stage.target}`, which has {stage.shape[n]} elements"
-                origin = stage.target.origin
-                text = axis if origin is None else f"{axis}\n{origin.excerpt()}"
-                mark = Mark(self.site_of(text), bound.wrong, at[n])
-                self.check(mark, block)
-        pairs = zip(form.at, stage.shape, strict=True)
-        guards = [bound.right.text for i, e in pairs for bound in body.within(i, e)]
-        masks = [*block.inside(ROWS), *guards]
-        where = (
-            f"{self.pointer(stage.store)} + {self.placed(body.offset(form.at, stage.shape), block)}"
-        )
-        where = self.lines.name("where", where)
-        mask = f", mask={' & '.join(masks)}" if masks else ""
-        other = f"{mask}, other=0" if masks else ""
-        old = f"tl.load({where}{other})"
-        if stage.store.dtype.is_bool:
-            old = f"({old} != 0)"
-        old = self.lines.name("old", old)
-        new = self.joined(
-            form.combiner, stage.body.dtype, old, block.filled(value, stage.body), block
-        )
-        self.lines.put(f"tl.store({where}, {self.kept(new, stage.store)}{mask})")
-        self.lines.depth -= 1

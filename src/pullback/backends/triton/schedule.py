@@ -8,7 +8,7 @@ from enum import Enum
 
 from pullback.errors import OptionError
 
-POWERS = "rows", "columns", "step", "warps", "chunks", "group"
+POWERS = "rows", "columns", "step", "warps", "chunks", "group", "shares"
 
 
 class Precision(Enum):
@@ -34,6 +34,7 @@ LINE = re.compile(
     r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); "
     rf"(?P<precision>{'|'.join(p.value for p in Precision)}), "
     rf"by (?P<reads>{'|'.join(r.value for r in Reads)})"
+    r"(?:; shares (?P<shares>\d+))?(?P<atomic>; atomic)?"
 )
 
 
@@ -42,7 +43,9 @@ class BlockSchedule:
     """`rows`: of a program; `columns`: of its tile of a product. `step`: terms that a loop takes at
     once, `stages` of which are in flight. `chunks`: parts of a sum that are made side by side and
     added up by a second launch; `warps` of 32 threads. `group`: so many tiles of rows run together,
-    column after column, so that what they share is near.
+    column after column, so that what they share is near. `atomic`: terms of an accumulating write
+    are spread over programs, which add at once. `shares`: its places are dealt to so many programs,
+    each of which looks at all terms.
     """
 
     rows: int
@@ -54,12 +57,15 @@ class BlockSchedule:
     group: int = 1
     precision: Precision = Precision.EXACT
     reads: Reads = Reads.POINTERS
+    shares: int = 1
+    atomic: bool = False
 
     def __str__(self) -> str:
+        shares = f"; shares {self.shares}" if self.shares > 1 else ""
         return (
             f"{self.rows} x {self.columns}, {self.step} at once; {self.warps} warps, "
             f"{self.stages} stages; groups of {self.group}, parts {self.chunks}; "
-            f"{self.precision.value}, by {self.reads.value}"
+            f"{self.precision.value}, by {self.reads.value}{shares}{'; atomic' * self.atomic}"
         )
 
 
@@ -69,10 +75,10 @@ def parsed(text: str) -> BlockSchedule:
     if read is None:
         help = f"like {str(BlockSchedule(64, 64, 32))!r}"
         raise OptionError(f"no schedule of a block: {text.strip()!r}", help=help, code="E382")
-    words = Precision(read["precision"]), Reads(read["reads"])
-    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.type == "int"}
+    words = Precision(read["precision"]), Reads(read["reads"]), read["atomic"] is not None
+    numbers = {f.name: int(read[f.name] or 1) for f in fields(BlockSchedule) if f.type == "int"}
     wrong = [n for n in POWERS if numbers[n] < 1 or numbers[n] & (numbers[n] - 1)]
     if wrong:
         what = f"{wrong[0]} = {numbers[wrong[0]]} of a block"
         raise OptionError(what, help="blocks have powers of two", code="E382")
-    return BlockSchedule(**numbers, precision=words[0], reads=words[1])
+    return BlockSchedule(**numbers, precision=words[0], reads=words[1], atomic=words[2])

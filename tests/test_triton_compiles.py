@@ -16,6 +16,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 import test_triton_folds as folds  # noqa: E402  # they need Triton
 import test_triton_grad as grad  # noqa: E402
 import test_triton_halves as halves  # noqa: E402
+import test_triton_moments as moments  # noqa: E402
 import test_triton_stores as stores  # noqa: E402
 import test_triton_tutorials as tutorials  # noqa: E402
 import test_triton_watched as watched  # noqa: E402
@@ -62,6 +63,18 @@ LAUNCHED: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "places": (
         lambda: stores.called(stores.made(), "loaded"),
         {"placed_kernel_watched", "placed_kernel_backward"},
+    ),
+    "norm of a batch": (
+        lambda: moments.test_a_norm_of_a_batch((3, 5, 9), 0.0),
+        {"batch_kernel_backward"},
+    ),
+    "moments of rows": (
+        lambda: moments.test_moments_of_rows("rows", 11),
+        {"rows_kernel_backward"},
+    ),
+    "product before silu": (
+        lambda: moments.test_a_product_that_is_stored_is_loaded("silu"),
+        {"product_kernel_watched", "product_kernel_backward"},
     ),
     "weights of 8 bits": (
         lambda: halves.test_weights_of_eight_bits(torch.float8_e4m3fn),

@@ -65,15 +65,16 @@ class _Lanes:
         if len(bounds) < self.conditions(mask):
             return None
         free = {f"lane{k}": n for k, n in enumerate(shape) if axis in (ALL, k)}
-        parts: list[Product] = []
+        extents = {**self.extents, **{f"lane{k}": n for k, n in enumerate(shape)}}
+        own, parts = _Lanes(self.reach, extents), list[Product]()
         for bound in bounds:
             lane, *more = [atom for atom in bound if atom in free] or [""]
-            if not lane and self.range(bound)[1] < 0:
+            if not lane and own.range(bound)[1] < 0:
                 continue
             rest = {atom: -by for atom, by in bound.items() if atom != lane}
-            if not lane or more or bound[lane] != 1 or self.range(rest)[0] < 0:
+            if not lane or more or bound[lane] != 1 or own.range(rest)[0] < 0:
                 return None
-            parts.append(self.least(rest, free.pop(lane)))
+            parts.append(own.least(rest, free.pop(lane)))
         return _product([*parts, *((n, ()) for n in free.values())])
 
     def conditions(self, mask: Value) -> int:
@@ -115,7 +116,7 @@ class _Lanes:
 
     def range(self, form: Form) -> tuple[int, int]:
         """The least and the most that a sum is."""
-        ends = [by * (self.extents.get(atom, 1) - 1) for atom, by in form.items() if atom]
+        ends = [by * (self.extents[atom] - 1) for atom, by in form.items() if atom]
         low, high = (sum(f(0, end) for end in ends) for f in (min, max))
         return form.get("", 0) + low, form.get("", 0) + high
 

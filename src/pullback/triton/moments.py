@@ -7,8 +7,8 @@ Where a step keeps to both, whatever it began with, all steps together do. With 
 
     dm/dX = 1 / n        dq/dX = 2 (X - m)                       n, m: behind the loop
 
-Both sides are computed at random numbers of a prime field, where two that differ meet by chance at
-one of 2^50 points.
+Both sides are computed at random numbers of a field of 2^61 - 1: two that differ are equal there
+with a chance of no more than their degree in 2^61.
 Sources: Chan, Golub, LeVeque, Algorithms for Computing the Sample Variance, 1983; Schwartz, Fast
 Probabilistic Algorithms for Verification of Polynomial Identities, 1980.
 """

@@ -4,14 +4,15 @@
 
 Each section runs in a process of its own, so that one that crashes ends no other; what came out is
 written to STEM.json and STEM.md after each, and what a section told before it was ended for its
-time stays. Sections that come when the ten minutes are over are left out. Exit code 0: all is
-right; 1: something is not; 3: there is no device. `--fake` runs it on none: kernels of `nvptx`
-thread by thread on this processor (tests/fake_warps.py), those of Triton by its interpreter
-(tests/fake_triton.py); its times say nothing.
+time stays; so does STEM.schedules.json, what `tuning` measured, a file for the package. Sections
+that come when the ten minutes are over are left out. Exit code 0: all is right; 1: something is
+not; 3: there is no device. `--fake` runs it on none: kernels of `nvptx` thread by thread on this
+processor (tests/fake_warps.py), those of Triton by its interpreter (tests/fake_triton.py); its
+times say nothing.
 
-Sections, what is worth most first: driver, programs, speed, training, triton, nvptx, bandwidth,
-products, attention, graphs, feeders, assembled. Those up to `triton` are programs of the backend
-`triton-cuda`, the others are of `nvptx`.
+Sections, what is worth most first: driver, programs, speed, tuning, training, triton, nvptx,
+bandwidth, products, attention, graphs, feeders, assembled. Those up to `triton` are programs of the
+backend `triton-cuda`, the others are of `nvptx`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,21 +39,29 @@ sys.path.insert(0, str(ROOT / "tests"))
 import numpy as np
 
 import pullback as pb
+from pullback.backends.base import Launched
 from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
 from pullback.backends.cuda.driver import Driver, Launching, driver
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.backends.nvptx import assemble, backend
+from pullback.backends.registry import compiler
 from pullback.config import Options
 from pullback.conformance.case import cells
 from pullback.conformance.cases import SECTIONS as CASES
 from pullback.conformance.run import conformance
 from pullback.errors import DeviceError
+from pullback.runtime.tuned import Records, write
+from pullback.tensor.run.tune import kernels_of
+from pullback.tensor.run.tuning import launches, origin
 
 NO_DEVICE = 3
 OPTIONS, TRITON, LLVM = (Options(backend=n, cache=None) for n in ("nvptx", "triton-cuda", "llvm"))
 SEED = 0
 CELLS, CELLS_SECONDS = 60, 75  # of the suite at a time, and how long it may take
 ALL_SECONDS = 585  # of all sections
+TUNED = "bf16 product", "causal bf16 attention", "its slopes", "float32 product"
+TUNING_SECONDS = 60  # of all of these
+SCHEDULES = "schedules.json"
 Result = dict[str, Any]
 
 
@@ -303,6 +313,44 @@ def speed(room: Room) -> Result:
     return room.facts
 
 
+def tuning(room: Room) -> Result:
+    """Schedules of products and attention by measured time, beside what was priced; the file of
+    them, which the package takes as it is.
+    """
+    cases = [case for case in speed_cases(room) if case[0] in TUNED][: room.size(9, 1)]
+    device = compiler(TRITON.backend).device(compiler(TRITON.backend).machine(TRITON))
+    room.tell("file", str(device.file.relative_to(ROOT)))
+    records: Records = {}
+    ends = time.monotonic() + room.size(TUNING_SECONDS, 4)
+    for number, (name, function, given, *_) in enumerate(cases):
+        made = pb.jit(function, options=TRITON)
+        made(*given)
+        told: list[str] = []
+        share = (ends - time.monotonic()) / (len(cases) - number)
+        kernels = kernels_of([made.program])
+        records |= launches(kernels, TRITON, {}, share, lambda one, to=told: to.append(said(one)))
+        room.tell(name, "; ".join(told))
+        if room.path is not None and records:
+            facts = origin(TRITON, commit=commit(), by="scripts/gpu_check.py")
+            write(room.path.with_name(SCHEDULES), records, facts)
+    assert records, "there was no time"
+    return room.facts
+
+
+def said(launch: Launched) -> str:
+    """What was found of a launch."""
+    times = f"{launch.default_us:.4g} us ({launch.price_us:.4g} priced), at best {launch.us:.4g}"
+    tries = f"{launch.tries} tried, {launch.refused} refused"
+    return f"{launch.name}: {times} by {launch.block or 'the same'}, {tries}"
+
+
+def commit() -> str:
+    """Of this tree."""
+    line = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    return done.stdout.strip() or "not under git"
+
+
 def priced_ms(made: Any) -> float:
     """What the kernels of a program were said to cost, ms."""
     return sum(made.program.target.machine.priced(k) for k in made.program.kernels) / 1e6
@@ -526,6 +574,7 @@ SECTIONS: dict[str, tuple[Callable[[Room], Result], int]] = {
     "driver": (smoke, 45),
     "programs": (programs, 100),
     "speed": (speed, 120),
+    "tuning": (tuning, 100),
     "training": (training, 60),
     "triton": (tritons, 100),
     "nvptx": (warps, 100),
@@ -550,8 +599,10 @@ def one(name: str, fake: bool, path: Path) -> None:
     path.write_text(json.dumps(made))
 
 
-def asked(name: str, fake: bool, left: float) -> Result:
-    """A section in a process of its own, with its seconds; how that ended where it did not tell."""
+def asked(name: str, fake: bool, left: float, stem: str) -> Result:
+    """A section in a process of its own, with its seconds; how that ended where it did not tell.
+    Schedules that it measured stay beside the results.
+    """
     limit = min(SECTIONS[name][1], left)
     if limit < 5:
         return {"state": "fail", "why": "the ten minutes were over", "seconds": 0.0}
@@ -568,6 +619,8 @@ def asked(name: str, fake: bool, left: float) -> Result:
         with contextlib.suppress(OSError, ValueError):
             told = json.loads(path.read_text())
             made = told if told.get("why") != "it did not end" else {**told, "why": ended}
+        if path.with_name(SCHEDULES).exists():
+            shutil.copy(path.with_name(SCHEDULES), f"{stem}.{SCHEDULES}")
         return {**made, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -612,12 +665,19 @@ def main() -> int:
     results: dict[str, Result] = {}
     began = time.monotonic()
     for name in given.sections or SECTIONS:
-        results[name] = asked(name, given.fake, ALL_SECONDS - (time.monotonic() - began))
+        left = ALL_SECONDS - (time.monotonic() - began)
+        results[name] = asked(name, given.fake, left, given.output)
         print(f"{results[name]['state']} {results[name]['seconds']:6} s  {name}", flush=True)
         Path(f"{given.output}.json").write_text(json.dumps(results, indent=1))
         Path(f"{given.output}.md").write_text(page(results, given.fake))
-    kept = f"{given.output}.json {given.output}.md"
-    print(f"to keep them: git add -f {kept} && git commit -m 'What a device said' -- {kept}")
+    kept, before = f"{given.output}.json {given.output}.md", ""
+    file = results.get("tuning", {}).get("facts", {}).get("file")
+    schedules = Path(f"{given.output}.{SCHEDULES}")
+    if file and schedules.exists() and not given.fake:
+        kept, before = f"{kept} {file}", f"cp {schedules} {file} && "
+    print(
+        f"to keep them: {before}git add -f {kept} && git commit -m 'What a device said' -- {kept}"
+    )
     return int(any(made["state"] != "pass" for made in results.values()))
 
 

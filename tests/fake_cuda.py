@@ -2,7 +2,8 @@
 
 Memory of the device is memory of this process. What a stream is given runs as late as it may: when
 somebody waits for it. Every access is dated by the streams and events behind it, so that two of one
-place that nothing puts in order are told. Kernels are functions of Python, by name.
+place that nothing puts in order are told. Kernels are functions of Python, by name. Between events
+passes a millisecond for each step, and what `lasts` says for kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INVALID, OUT_OF_MEMORY, NO_DEVICE, NOT_FOUND = 1, 2, 100, 500
-INVALID_HANDLE = 400
+INVALID_HANDLE, NOT_READY = 400, 600
 NO_BINARY, INVALID_PTX, NEW_PTX, INVALID_IMAGE = 209, 218, 222, 200
 CAPTURING, INVALIDATED = 900, 901
 NAMES = {
@@ -23,6 +24,7 @@ NAMES = {
     OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY",
     NOT_FOUND: "CUDA_ERROR_NOT_FOUND",
     INVALID_HANDLE: "CUDA_ERROR_INVALID_HANDLE",
+    NOT_READY: "CUDA_ERROR_NOT_READY",
     CAPTURING: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
     INVALIDATED: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
 }
@@ -63,6 +65,7 @@ class Step:
     run: Callable[[], None]
     touches: list[Touch]
     blocks: list[Allocation] = field(default_factory=list)
+    ms: float = 1.0
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Stream:
     capture: list[Step] | None = None
     broken: bool = False
     device: int = 0
+    ms: float = 0.0  # of all that it was given
 
 
 @dataclass
@@ -88,6 +92,8 @@ class Event:
     at: int = 0
     clock: Clock = field(default_factory=dict)
     device: int = 0
+    timed: bool = False
+    ms: float = 0.0
 
 
 @dataclass
@@ -118,6 +124,7 @@ class FakeCuda:
         self._lock = threading.RLock()
         self.calls: list[str] = []
         self.launched: list[tuple[str, int, int]] = []
+        self.lasts: Callable[[str, int, int], float] = lambda name, blocks, threads: 1.0  # ms
 
     def __getattribute__(self, name: str) -> Any:
         got = object.__getattribute__(self, name)
@@ -369,7 +376,7 @@ class FakeCuda:
         return 0
 
     def cuEventCreate(self, place: Any, flags: Any) -> int:
-        place._obj.value = self._new(Event(device=self._ready()))
+        place._obj.value = self._new(Event(device=self._ready(), timed=not flags.value & 2))
         return 0
 
     def cuEventDestroy_v2(self, event: Any) -> int:
@@ -385,6 +392,7 @@ class FakeCuda:
             own.broken = True
             return CAPTURING
         event.stream, event.at, event.clock = own, own.given, dict(own.clock)
+        event.ms = own.ms
         return 0
 
     def cuStreamWaitEvent(self, stream: Any, handle: Any, flags: Any) -> int:
@@ -407,9 +415,12 @@ class FakeCuda:
         return 0
 
     def cuEventElapsedTime(self, place: Any, first: Any, last: Any) -> int:
-        for event in (first, last):
-            self._handle(event, Event)
-        place._obj.value = 1.0
+        events = [self._handle(event, Event) for event in (first, last)]
+        if not all(e.timed and e.stream is not None for e in events):
+            return INVALID_HANDLE
+        if any(e.stream.done < e.at for e in events):
+            return NOT_READY
+        place._obj.value = events[1].ms - events[0].ms
         return 0
 
     def _run(self, stream: Stream, upto: int | None = None) -> None:
@@ -439,6 +450,7 @@ class FakeCuda:
         _merge(stream.clock, self.host)
         stream.tick += 1
         stream.given += 1
+        stream.ms += step.ms
         stream.clock[stream.number] = stream.tick
         self._dated(stream, [step])
         stream.queue.append(step)
@@ -532,7 +544,10 @@ class FakeCuda:
                 if ctypes.string_at(block.base + block.size, FENCE) != bytes([FILLED]) * FENCE:
                     raise Violation(f"{name} writes beyond the end of its memory")
 
-        return self._give(how.stream, Step(name, run, [p for p in parts if p[0] < p[1]]))
+        touches = [p for p in parts if p[0] < p[1]]
+        return self._give(
+            how.stream, Step(name, run, touches, ms=self.lasts(name, blocks, threads))
+        )
 
     def cuStreamBeginCapture_v2(self, handle: Any, mode: Any) -> int:
         stream = self._stream(handle)
@@ -577,7 +592,8 @@ class FakeCuda:
             for step in steps:
                 step.run()
 
-        return self._give(stream, Step("a graph", run, touches))
+        ms = sum(step.ms for step in steps)
+        return self._give(stream, Step("a graph", run, touches, ms=ms))
 
 
 def _elf(address: int) -> bytes:

@@ -7,6 +7,7 @@ parameters where the driver would, and interprets the function program by progra
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from functools import cache
 from math import prod
@@ -42,14 +43,16 @@ class Blocks:
     def __init__(self, fake: FakeCuda) -> None:
         self.fake = fake
         self.compiled = 0
+        self._lock = threading.Lock()  # tuning compiles side by side
         fake.kernels[COUNT] = Kernel(counted, lambda given: [(given[0], 8, True)])
 
     def binaries(self, orders: Sequence[Order], capability: int) -> list[Binary]:
         """Marks in the place of cubins; names are those of no other function."""
         made = []
         for order in orders:
-            self.compiled += 1
-            name = f"{order.name}_{self.compiled}"
+            with self._lock:
+                self.compiled += 1
+                name = f"{order.name}_{self.compiled}"
             count = descriptors(Path(order.path).read_text(), order.name)
             scratch, align = (DESCRIPTOR * count, DESCRIPTOR) if count else (SCRATCH, 1)
             facts = order.warps, 4096, scratch, align, 32, 0

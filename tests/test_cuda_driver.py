@@ -100,6 +100,22 @@ def test_streams_in_order_by_an_event(room: Room) -> None:
     np.testing.assert_array_equal(room.host, 2 * np.arange(COUNT))
 
 
+def test_time_between_events(room: Room) -> None:
+    """Of a kernel as long as the test says; of marks that are reached, and take times."""
+    room.driver.api.lasts = lambda name, blocks, threads: blocks * threads / 100
+    first, last = room.driver.event(timed=True), room.driver.event(timed=True)
+    room.driver.mark(first, room.stream)
+    room.launch()
+    room.driver.mark(last, room.stream)
+    with pytest.raises(DeviceError, match="NOT_READY"):
+        room.driver.between(first, last)
+    room.driver.reached(last)
+    assert room.driver.between(first, last) == pytest.approx(1.28)
+    room.driver.mark(room.event, room.stream)
+    with pytest.raises(DeviceError, match="INVALID_HANDLE"):
+        room.driver.between(first, room.event)
+
+
 def test_a_missing_event_is_told(room: Room) -> None:
     room.up(room.copies)
     with pytest.raises(Violation, match=r"no event puts them in order"):

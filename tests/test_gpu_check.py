@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from test_tune_device import checked
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "gpu_check.py"
 
@@ -52,3 +56,16 @@ def test_a_crash_of_one_section_ends_no_other(tmp_path: Path) -> None:
         and "told before: 7" in told
         and "| runs | pass |" in told
     )
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_what_is_tuned_is_a_file_of_the_package(tmp_path: Path) -> None:
+    """Beside the results; of no device there is nothing to commit."""
+    line = [sys.executable, str(SCRIPT), "tuning", "--fake", "-o", str(tmp_path / "made")]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 0 and "schedules" not in done.stdout, done.stdout + done.stderr
+    told = (tmp_path / "made.md").read_text()
+    assert re.search(r"product matmul: [\d.]+ us \([\d.]+ priced\), at best .* 0 refused", told)
+    checked(tmp_path / "made.schedules.json")

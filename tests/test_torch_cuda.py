@@ -5,6 +5,7 @@ process that the fake adopts; graphs are traced on PyTorch's own stand-ins for C
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import fake_triton  # noqa: E402
 import pullback as pb  # noqa: E402
 from pullback.backends.cuda.runner import CudaRunner  # noqa: E402
+from pullback.backends.triton import tune  # noqa: E402
 from pullback.bridge import backend, graphs, modules, programs  # noqa: E402
 from pullback.bridge.draws import seeded  # noqa: E402
 from pullback.bridge.graphs import Native, lacking, place_of  # noqa: E402
 from pullback.bridge.programs import Programs  # noqa: E402
-from pullback.errors import OptionError, UnsupportedError  # noqa: E402
+from pullback.errors import UnsupportedError  # noqa: E402
 from pullback.triton import contracted  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -231,16 +233,39 @@ def test_a_graph_of_a_device_has_a_place_for_its_own_alone() -> None:
 
 
 def test_what_has_no_programs_is_refused() -> None:
-    settings = backend.Settings.of(None, None)
-    backend._placed([*fakes((2, 3)), torch.ones(())], settings)
+    backend._placed([*fakes((2, 3)), torch.ones(())])
     two = [*fakes((2,), device="cuda:0"), *fakes((2,), device="cuda:1")]
     for given in (two, fakes((2,), device="xpu")):
         with pytest.raises(UnsupportedError, match="one CUDA device") as error:
-            backend._placed(given, settings)
+            backend._placed(given)
         assert error.value.code == "E387"
-    with pytest.raises(OptionError, match="schedules of a device") as refused:
-        backend._placed(fakes((2,)), backend.Settings.of("max-autotune", None))
-    assert refused.value.code == "E385"
+
+
+def test_max_autotune_measures_launches(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a program runs, on memory of its own; the fastest is what runs."""
+    backend._placed(fakes((2,)))
+    monkeypatch.setattr(tune, "MEASURED", 2)
+    monkeypatch.setattr(tune.Bench, "near", lambda self, times: [])
+    there.fake.lasts = lambda name, count, threads: 90.0 / int(name.rpartition("_")[2]) ** 2
+    settings = backend.Settings.of("max-autotune", None)
+    assert settings.program().tune == backend.TUNE
+
+    def step(p: Any, x: Any) -> Any:
+        new = p * x + 1
+        p.copy_(new)
+        return new.sum()
+
+    gm = make_fx(step)(torch.ones(600), torch.ones(600))
+    monkeypatch.setattr(graphs, "place_of", lambda graph: DEVICE)
+    own = Native(gm, replace(settings.program(), cache=None))
+    p, x = torch.full((600,), 2.0), torch.rand(600)
+    want = p * x + 1
+    total = own([p, x])  # whose memory is there until its stream has come so far
+    ended(there)
+    torch.testing.assert_close(p, want)
+    torch.testing.assert_close(total, want.sum())
+    ready = next(iter(own._programs._known.values()))
+    assert "measured: " in ready.entry.executable.explain()
 
 
 def test_an_operator_of_two_devices_is_refused() -> None:

@@ -148,11 +148,12 @@ def _native(
     store = store_at(options.cache)
     with _by(backend):
         target = backend.machine(options)
-    job = Job(options, target, store, CompileStats(), report)
+        device = backend.device(target)
     if chosen is None:
         threads = options.threads or pools.known()
         folder = options.cache if options.memory is None else None
-        chosen = chooser(folder, threads, options.schedules, backend.name, backend.start)
+        chosen = chooser(folder, threads, options.schedules, backend.name, backend.start, device)
+    job = Job(options, replace(target, blocks=chosen.blocks), store, CompileStats(), report)
     traced = program
     program = replace(program, body=turned_ahead(program.body, target.profile))
     image, fuse = image_of(program, backend, job, chosen, report.wants_texts)

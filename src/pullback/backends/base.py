@@ -9,9 +9,10 @@ called `backend`. A class that derives from its protocol inherits what it does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -256,6 +257,34 @@ class Runner(Protocol):
 
 
 @frozen
+class Device:
+    """What schedules of launches are measured for: a device by its name, what code for it is made
+    for and of which version. `file`: those that this package brings, where there are any.
+    """
+
+    name: str
+    target: str
+    file: Path | None = None
+
+
+@frozen
+class Launched:
+    """What was found of a launch of a device: microseconds by the schedule of the least price, and
+    by the fastest, which is `block` as text (empty: the cheapest is). `price_us`: what that price
+    says. `tries` were measured, of which `refused` did not compile or gave other results.
+    """
+
+    signature: str
+    name: str
+    block: str
+    default_us: float
+    us: float
+    price_us: float
+    tries: int
+    refused: int
+
+
+@frozen
 class Refusal:
     """Why a backend does not compile a kernel, and the user's line that asks for it."""
 
@@ -340,6 +369,25 @@ class Compiler(Explained, Protocol):
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""
         return None
+
+    def device(self, target: Target) -> Device | None:
+        """What has schedules of its own, of launches, not of kernels; None: this processor."""
+        return None
+
+    def measured(
+        self,
+        kernel: Kernel,
+        given: Callable[[], Values],
+        target: Target,
+        known: Container[str],
+        seconds: float,
+    ) -> list[Launched]:
+        """The fastest schedules of a kernel's launches on its device, on copies of what is `given`,
+        that so many seconds find; not of those whose signatures are `known`.
+
+        Raises: IndexRangeError for indices out of range, DeviceError, UnsupportedError.
+        """
+        return []
 
 
 @runtime_checkable

@@ -145,7 +145,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         tensor([2., 2.])
     """
     settings = Settings.of(mode, options)
-    _placed(inputs, settings)
+    _placed(inputs)
 
     TOLD.check()
     _unbroken(settings)
@@ -184,10 +184,8 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         )(gm, inputs)
 
 
-def _placed(inputs: Sequence[Any], settings: Settings) -> None:
-    """Raises: UnsupportedError for tensors of what has no programs, and of two devices; OptionError
-    for schedules that are to be measured on one.
-    """
+def _placed(inputs: Sequence[Any]) -> None:
+    """Raises: UnsupportedError for tensors of what has no programs, and of two devices."""
     devices = dict.fromkeys(t.device for t in inputs if isinstance(t, torch.Tensor))
     others = [d for d in devices if d.type not in PLACES]
     several = [d for d in devices if d.type == CUDA][1:]
@@ -195,8 +193,6 @@ def _placed(inputs: Sequence[Any], settings: Settings) -> None:
         what = f"a tensor on {(others or several)[0]}: programs have memory of the processor, "
         what += "or of one CUDA device"
         raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
-    if settings.tune and any(d.type == CUDA for d in devices):
-        raise _no_option("search for schedules of a device", "no mode, and no `tune`")
 
 
 def _unbroken(settings: Settings) -> None:

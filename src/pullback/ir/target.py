@@ -15,6 +15,9 @@ MOST_PICKED = 4
 MASKED = 64  # bytes of a vector of processors that have registers for masks
 
 
+Blocks = tuple[tuple[str, str, str], ...]
+
+
 @frozen
 class Target:
     """A processor. Sizes in bytes; `vectors` is the number of vector registers.
@@ -26,6 +29,8 @@ class Target:
     part of it: results do not depend on that. `machine`: its numbers; None: those of any processor
     that runs `name`. `deterministic`: sums of floats have the same bits every time, where a backend
     has a faster way that does not promise it.
+    that runs `name`. `blocks`: of a GPU, launches that were measured, by their signatures: the
+    schedule as text, and what says so.
     """
 
     name: str = "x86-64-v4"
@@ -42,6 +47,7 @@ class Target:
     cpu: str = NATIVE
     machine: Machine | None = None
     deterministic: bool = False
+    blocks: Blocks = ()
 
     @property
     def profile(self) -> Machine:

@@ -33,12 +33,12 @@ def note(error: Exception, again: Callable[[Options], object], options: Options)
 
 
 def _facts(error: Exception, options: Options) -> str:
-    lines = [f"{name} {_version(name)}" for name in PACKAGES]
+    lines = [f"{name} {version_of(name)}" for name in PACKAGES]
     lines += [f"Python {platform.python_version()}", platform.platform(), repr(options)]
     return "\n".join([*lines, "", *format_exception(error)])
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     """Of an installed package; imported lazily, for nothing else wants it."""
     from importlib.metadata import PackageNotFoundError, version
 

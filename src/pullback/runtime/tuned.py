@@ -5,6 +5,9 @@
 
 A record says how fast a kernel runs by choices of its schedule, and nothing of what it computes:
 what it asks for is refused where the kernel does not have it, and verified like any schedule.
+Of a device records are those of launches: ``"structure": "9c..", "cpu": "NVIDIA H200", "target":
+"sm_90 Triton 3.9.0", "threads": 0, "block": "64 x 128, 32 at once; .."``. A file may say beside its
+records where they are from; those that come with this package do.
 """
 
 from __future__ import annotations
@@ -15,20 +18,25 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from pullback.backends.base import Device
 from pullback.backends.host.processor import binding
 from pullback.config import BACKEND, Schedules, frozen
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
-from pullback.ir.target import Target
+from pullback.ir.target import Blocks, Target
 from pullback.runtime.cache import write_whole
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
 
 FILE = "tuned.json"
 VERSION = 1  # raised where choices get another meaning
+NO_THREADS = 0  # of a launch of a device
+
+NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 log = logging.getLogger("pullback")
 
@@ -51,15 +59,23 @@ class Key:
         cpu = binding().get_host_cpu_name()
         return cls(kernel_digest(kernel), cpu, name, threads, backend=backend)
 
+    @classmethod
+    def on(cls, device: Device, signature: str, backend: str) -> Key:
+        """The key of a launch on a device."""
+        return cls(signature, device.name, device.target, NO_THREADS, backend=backend)
+
 
 @frozen
 class Tuned:
-    """What was found best, no choices: as the model has it; microseconds by it and by the model."""
+    """What was found best, no choices: as the model has it; microseconds by it and by the model.
+    `block`: of a launch, the schedule as text; empty: as the model has it.
+    """
 
     kernel: str
     choices: Choices
     default_us: float
     us: float
+    block: str = ""
 
     @property
     def gain(self) -> float:
@@ -84,6 +100,7 @@ class Chooser:
         backend: str = BACKEND,
         *,
         start: Start,
+        blocks: Blocks = (),
     ) -> None:
         here = threads, backend
         self.records = {k: r for k, r in records.items() if (k.threads, k.backend) == here}
@@ -92,6 +109,7 @@ class Chooser:
         self.threads = threads
         self.path = path
         self.wanted = dict(wanted)
+        self.blocks = blocks
 
     @property
     def digest(self) -> str:
@@ -137,12 +155,38 @@ class Chooser:
 
 
 def chooser(
-    folder: Path | None, threads: int, wanted: Schedules, backend: str, start: Start
+    folder: Path | None,
+    threads: int,
+    wanted: Schedules,
+    backend: str,
+    start: Start,
+    device: Device | None = None,
 ) -> Chooser:
-    """What the cache folder knows of schedules, beside what the user wants."""
+    """What the cache folder knows of schedules, beside what the user wants; of a `device`, what
+    came with this package too.
+    """
     path = None if folder is None else folder / FILE
     records = {} if path is None else _kept(path)
-    return Chooser(records, threads, path, wanted, backend, start=start)
+    blocks: Blocks = ()
+    if device is not None:
+        came = {} if device.file is None else _kept(device.file)
+        blocks = blocks_of(device, backend, (came, device.file), (records, path))
+    return Chooser(records, threads, path, wanted, backend, start=start, blocks=blocks)
+
+
+def blocks_of(
+    device: Device, backend: str, *files: tuple[Mapping[Key, Tuned], Path | None]
+) -> Blocks:
+    """What files of records know of a device's launches that are faster by other schedules; of one
+    launch the last file counts.
+    """
+    last: dict[str, tuple[str, str]] = {}
+    for records, path in files:
+        for key, r in records.items():
+            if key == Key.on(device, key.structure, backend):
+                told = f"{r.us:.1f} us, as priced {r.default_us:.1f}; {path or 'by this program'}"
+                last[key.structure] = r.block, told
+    return tuple((own, *pair) for own, pair in sorted(last.items()) if pair[0])
 
 
 def _kept(path: Path) -> Records:
@@ -178,26 +222,31 @@ def read(path: Path) -> Records:
         raise CacheError(what, help="remove it, and tune again", code="E511") from error
 
 
-def write(path: Path, records: Mapping[Key, Tuned]) -> None:
-    """Keep records, whole or not at all. Raises: CacheError."""
+def write(path: Path, records: Mapping[Key, Tuned], origin: Mapping[str, str] = NOWHERE) -> None:
+    """Keep records, whole or not at all; `origin`: where, when and of what they were measured.
+
+    Raises: CacheError.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        write_whole(path, _text(records).encode())
+        write_whole(path, _text(records, origin).encode())
     except OSError as error:
         raise CacheError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _text(records: Mapping[Key, Tuned]) -> str:
+def _text(records: Mapping[Key, Tuned], origin: Mapping[str, str] = NOWHERE) -> str:
     """Records as JSON, one a line, in an order of their own."""
     rows = [{**asdict(k), **asdict(r), "choices": dict(r.choices)} for k, r in records.items()]
     lines = sorted(json.dumps(row) for row in rows)
-    return '{"records": [\n' + ",\n".join(lines) + "\n]}\n"
+    head = "".join(f"{json.dumps(name)}: {json.dumps(told)},\n" for name, told in origin.items())
+    return f'{{{head}"records": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
     """Raises: LookupError, TypeError, ValueError for what is none."""
     backend = row.get("backend", BACKEND)
-    texts = [*(row[name] for name in ("structure", "cpu", "target", "kernel")), backend]
+    block = row.get("block", "")
+    texts = [*(row[name] for name in ("structure", "cpu", "target", "kernel")), backend, block]
     numbers = [row["threads"], row["version"], *row["choices"].values()]
     if not all(isinstance(t, str) for t in texts):
         raise TypeError(f"a name is no text: {texts}")
@@ -207,6 +256,6 @@ def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
     us = float(row["us"])
     if not (default > 0 and us > 0):
         raise ValueError(f"times of {default} and {us} us")
-    structure, cpu, target, kernel, _ = texts
+    structure, cpu, target, kernel, *_ = texts
     key = Key(structure, cpu, target, row["threads"], row["version"], backend)
-    return key, Tuned(kernel, choices_of(row["choices"]), default, us)
+    return key, Tuned(kernel, choices_of(row["choices"]), default, us, block)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import Code, Compiler, Image, Job, Runner, Stored
+from pullback.backends.base import (
+    Code,
+    Compiler,
+    Device,
+    Image,
+    Job,
+    Launched,
+    Runner,
+    Stored,
+    Values,
+)
 from pullback.backends.cuda import lending
 from pullback.backends.cuda.code import CudaCode
 from pullback.backends.cuda.driver import driver
@@ -15,6 +25,8 @@ from pullback.backends.cuda.memory import Resident
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
 
 
 class OnDevice(Compiler):
@@ -35,6 +47,22 @@ class OnDevice(Compiler):
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
         return CudaRunner(image, driver(self.ordinal(image.made.target)))
+
+    def device(self, target: Target) -> Device | None:
+        """A device, of which schedules of launches may be known."""
+        return Device(self.name, target.name)
+
+    def measured(
+        self,
+        kernel: Kernel,
+        given: Callable[[], Values],
+        target: Target,
+        known: Container[str],
+        seconds: float,
+    ) -> list[Launched]:
+        """Raises: UnsupportedError: launches that have no schedules of their own."""
+        what = f"the backend {self.name!r} measures no schedules"
+        raise UnsupportedError(what, help='"triton-cuda" does', code="E197")
 
     def unwatched(self, options: Options) -> None:
         """Raises: UnsupportedError for what runs on the host alone."""

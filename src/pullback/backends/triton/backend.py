@@ -111,7 +111,7 @@ def chooser(target: Target) -> plan.Chooser:
     """Who chooses schedules for a target."""
     fast = target.name.endswith(machine.TF32)
     precision = Precision.TF32 if fast else Precision.EXACT
-    return plan.chooser(machine.named(target.cpu), precision, target.deterministic)
+    return plan.chooser(machine.named(target.cpu), precision, target.deterministic, target.blocks)
 
 
 def interpreted(

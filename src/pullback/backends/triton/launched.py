@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from importlib.metadata import version
 from math import prod
 
-from pullback.backends.base import Code, Job, Stored, Text, Work
+from pullback.backends.base import Code, Device, Job, Launched, Stored, Text, Values, Work
 from pullback.backends.cuda.backend import OnDevice
 from pullback.backends.cuda.code import ELSEWHERE, NOTHING, CudaCode, Entry, Grid
 from pullback.backends.cuda.driver import driver
 from pullback.backends.host.exchange import box
 from pullback.backends.triton import device as package
-from pullback.backends.triton import machine, offline, plan
+from pullback.backends.triton import machine, offline, plan, tune
 from pullback.backends.triton.backend import aligned, chooser, orders, target_of, texts, types
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.offline import HIDDEN, Binary
@@ -79,6 +79,24 @@ class TritonCuda(OnDevice):
         job.report.lap("emit")
         return [_facts(*pair, key, codes[key] or b"") for key, pair in zip(keys, made, strict=True)]
 
+    def device(self, target: Target) -> Device:
+        """A device by its name, the code and the version of Triton that makes it."""
+        gpu, (name, ordinal) = machine.named(target.cpu), _device(target)
+        file = machine.HERE / f"{gpu.name}.json"
+        return Device(driver(ordinal).name, f"{name} Triton {_version()}", file)
+
+    def measured(
+        self,
+        kernel: Kernel,
+        given: Callable[[], Values],
+        target: Target,
+        known: Container[str],
+        seconds: float,
+    ) -> list[Launched]:
+        _, ordinal = _device(target)
+        maker = tune.Maker(chooser(target), driver(ordinal), _coded)
+        return tune.measured(kernel, given, maker, known, seconds)
+
     def texts(self) -> Mapping[str, Text]:
         """What the interpreter shows of kernels: it runs the same source."""
         return texts(self.name)
@@ -90,6 +108,13 @@ class TritonCuda(OnDevice):
         facts = [(types(m), aligned(m), m.grid, m.warps, m.stages) for m in made]
         rows = [_silent(m.source) for m in made]
         return digest(*rows, repr(facts), repr(_places(kernel, made)), self.identity(target))
+
+
+def _device(target: Target) -> tuple[str, int]:
+    """What code is made for, ``sm_90+tf32``, and the number of the device: ``sm_90:1+tf32``."""
+    name, _, rest = target.name.partition(":")
+    number, plus, fast = rest.partition("+")
+    return f"{name}{plus}{fast}", int(number or 0)
 
 
 def _version() -> str:
@@ -151,6 +176,11 @@ def _named(extents: Shape) -> tuple[int | str, ...]:
 def _most(launch: Launch) -> int:
     """Programs of a launch, at most."""
     return prod(-(-prod(map(upper, extents)) // block) for extents, block in launch.grid)
+
+
+def _coded(kernel: Kernel, made: list[Launch], binaries: list[Binary]) -> Code:
+    """A kernel of launches, with the code of each."""
+    return _facts(kernel, made, "", _code(kernel, made, binaries).packed)
 
 
 def _facts(kernel: Kernel, made: list[Launch], key: str, packed: bytes) -> Code:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from pullback.backends.triton import atomics
 from pullback.backends.triton import language as L
 from pullback.backends.triton.again import apart
-from pullback.backends.triton.atomics import cut
 from pullback.backends.triton.attention import loop
 from pullback.backends.triton.blocks import Group, Way, groups, hazard, later_reads
 from pullback.backends.triton.blockwise import Blockwise
 from pullback.backends.triton.choose import best
 from pullback.backends.triton.function import Function, Launch
 from pullback.backends.triton.machine import USUAL, Gpu, named
+from pullback.backends.triton.measured import kept, signature
 from pullback.backends.triton.price import Work
 from pullback.backends.triton.rows import Rows
 from pullback.backends.triton.scatter import Scatter
@@ -35,6 +36,7 @@ from pullback.ir.graph import (
     replace_reads,
 )
 from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
+from pullback.ir.target import Blocks
 
 WRITERS: dict[Way, type[Function]] = {
     Way.PRODUCT: Tiles,
@@ -44,23 +46,34 @@ WRITERS: dict[Way, type[Function]] = {
 }
 Scheduled = tuple[Group, BlockSchedule]
 Choose = Callable[[Group], BlockSchedule]
+Unit = tuple[Group, list[Scheduled]]
+"""A group, and the launches that make it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
     """How kernels are cut into launches and these are scheduled: by the prices of a GPU. `by_hand`:
     schedules that somebody else chooses; kernels are cut by the prices all the same.
-    `deterministic`: sums of floats have the same bits every time.
+    `deterministic`: sums of floats have the same bits every time. `blocks`: what was measured to be
+    faster.
     """
 
     gpu: Gpu
     precision: Precision = Precision.EXACT
     by_hand: Choose | None = None
     deterministic: bool = False
+    blocks: Blocks = ()
 
     def __call__(self, group: Group) -> BlockSchedule:
         """The schedule of a launch."""
-        return self.best(group) if self.by_hand is None else self.by_hand(group)
+        if self.by_hand is not None:
+            return self.by_hand(group)
+        return kept(group, self.best(group), self.gpu, self.known(group))
+
+    def known(self, group: Group) -> tuple[str, str] | None:
+        """What was measured of a launch: the schedule as text, and what says so."""
+        own = signature(group) if self.blocks else ""
+        return next(((text, source) for name, text, source in self.blocks if name == own), None)
 
     def best(self, group: Group) -> BlockSchedule:
         """The cheapest one."""
@@ -105,16 +118,43 @@ def written(kernel: str, made: Sequence[Scheduled]) -> list[Launch]:
 
 
 def scheduled(kernel: Kernel, choose: Choose | None = None) -> list[Scheduled]:
-    """The groups of a kernel, in order, each with its schedule."""
+    """The launches of a kernel, in order, each with its schedule."""
+    return [pair for _, pairs in units(kernel, choose) for pair in pairs]
+
+
+def units(kernel: Kernel, choose: Choose | None = None) -> list[Unit]:
+    """The groups of a kernel, in order, each with its launches."""
     chosen = choose if isinstance(choose, Chooser) else Chooser(named(USUAL), by_hand=choose)
-    return [pair for piece in kernel.pieces for pair in _Plan(piece, chosen).scheduled()]
+    return [unit for piece in kernel.pieces for unit in _Plan(piece, chosen).units()]
+
+
+def cut(group: Group, choose: Choose) -> list[Scheduled]:
+    """The launches of a group: parts of a sum before what adds them up; else one."""
+    if group.way is Way.SCATTER:
+        return _scattered(group, choose)
+    schedule = choose(group)
+    if schedule.chunks == 1:
+        return [(group, schedule)]
+    first, second = _chunked(group, schedule.chunks)
+    return [(first, schedule), _whole(second, choose)]
+
+
+def _scattered(group: Group, choose: Choose) -> list[Scheduled]:
+    """An accumulating write after the identities that it begins with, and its parts in one."""
+    how, schedule = choose(_filled(group)), choose(group)
+    first, last = atomics.cut(group, schedule)
+    made = [(_filled(first), how), (first, schedule)]
+    return made if last is None else [*made, _whole(last, choose)]
 
 
 def chooser(
-    gpu: Gpu, precision: Precision = Precision.EXACT, deterministic: bool = False
+    gpu: Gpu,
+    precision: Precision = Precision.EXACT,
+    deterministic: bool = False,
+    blocks: Blocks = (),
 ) -> Chooser:
-    """The cheapest schedules for a GPU."""
-    return Chooser(gpu, precision, deterministic=deterministic)
+    """The cheapest schedules for a GPU, where nothing was measured."""
+    return Chooser(gpu, precision, deterministic=deterministic, blocks=blocks)
 
 
 def source(made: Sequence[Launch]) -> str:
@@ -128,9 +168,9 @@ class _Plan:
     def __init__(self, kernel: Kernel, choose: Chooser) -> None:
         (self.kernel, self.again), self.choose = apart(viewed(kernel)), choose
         self.memory: dict[Value, Variable] = {}
-        self.made: list[Scheduled] = []
+        self.made: list[Unit] = []
 
-    def scheduled(self) -> list[Scheduled]:
+    def units(self) -> list[Unit]:
         plan = groups(self.kernel, self.loop, self.choose.joins)
         for number, group in enumerate(plan):
             later = set(later_reads(plan, number))
@@ -185,28 +225,12 @@ class _Plan:
         return Stage(definition, MAP, body, (), target)
 
     def launch(self, group: Group) -> None:
-        if group.way is Way.SCATTER:
-            self.scattered(group)
-            return
-        schedule = self.choose(group)
-        if schedule.chunks > 1:
-            first, second = _chunked(group, schedule.chunks)
-            self.made.append((first, schedule))
-            self.whole(second)
-            return
-        self.made.append((group, schedule))
+        self.made.append((group, cut(group, self.choose)))
 
-    def scattered(self, group: Group) -> None:
-        """An accumulating write after the identities that it begins with, and its parts in one."""
-        how, schedule = self.choose(_filled(group)), self.choose(group)
-        first, last = cut(group, schedule)
-        self.made += [(_filled(first), how), (first, schedule)]
-        if last is not None:
-            self.whole(last)
 
-    def whole(self, group: Group) -> None:
-        """A launch that is not cut in parts again."""
-        self.made.append((group, replace(self.choose(group), chunks=1)))
+def _whole(group: Group, choose: Choose) -> Scheduled:
+    """A launch that is not cut in parts again."""
+    return group, replace(choose(group), chunks=1)
 
 
 def _filled(group: Group) -> Group:

@@ -1,6 +1,8 @@
 """Schedules of a kernel's launches as text, a line each, and read back.
 
 ``0 product dots: 64 x 64, 32 at once; 4 warps, 3 stages; groups of 8, parts 1; tf32, by pointers``
+
+What was measured to be faster than the cheapest says so behind a `#`.
 """
 
 from __future__ import annotations
@@ -11,19 +13,22 @@ from pullback.backends.triton import atomics
 from pullback.backends.triton.blocks import Group, Way
 from pullback.backends.triton.choose import both
 from pullback.backends.triton.machine import Gpu
-from pullback.backends.triton.plan import Chooser, Scheduled, scheduled
+from pullback.backends.triton.plan import Chooser, Scheduled, scheduled, units
 from pullback.backends.triton.price import Work
 from pullback.backends.triton.schedule import BlockSchedule, parsed
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel
 
+NOTE = "  #"
+
 
 def schedules_text(kernel: Kernel, choose: Chooser) -> str:
     """A line for each launch; of accumulating writes one more says why they are done so."""
-    lines = []
-    for n, (group, schedule) in enumerate(scheduled(kernel, choose)):
-        lines.append(f"{head(n, group)}: {schedule}")
+    lines: list[str] = []
+    every = [(asked, *pair) for asked, pairs in units(kernel, choose) for pair in pairs]
+    for n, (asked, group, schedule) in enumerate(every):
+        lines.append(f"{head(n, group)}: {schedule}{_noted(choose.known(asked), schedule)}")
         if group.way is Way.SCATTER:
             lines.append(f"# {reason(group, schedule, choose)}")
     return "\n".join(lines)
@@ -44,6 +49,12 @@ def reason(group: Group, schedule: BlockSchedule, choose: Chooser) -> str:
         what = f"atomic {atomics.WORDS[atomics.form_of(stage).combiner.name]}"
         return f"{what}: {where}, {ratio:.1f}x cheaper than owners"
     return f"owners: {where}, {spread / work.price(schedule).ns:.1f}x cheaper than atomics"
+
+
+def _noted(known: tuple[str, str] | None, schedule: BlockSchedule) -> str:
+    """Where a schedule is from that was measured."""
+    text, source = known or ("", "")
+    return f"{NOTE} measured: {source}" if text == str(schedule) else ""
 
 
 def prices_text(kernel: Kernel, choose: Chooser, gpu: Gpu) -> str:
@@ -75,7 +86,7 @@ def read_back(kernel: Kernel, text: str, gpu: Gpu) -> list[Scheduled]:
         before, colon, after = line.partition(": ")
         if not colon or before != own:
             raise OptionError(f"{line!r}, wanted is the launch {own!r}", code="E383")
-        schedule = parsed(after)
+        schedule = parsed(after.partition(NOTE)[0])
         against = Work.of(group, gpu).refusal(schedule)
         if against is not None:
             help_ = f"a smaller block, or pointers, for {gpu.about}"

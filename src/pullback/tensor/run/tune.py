@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.compare import close
 from pullback.backends.host.exchange import box
 from pullback.backends.host.machine import VirtualMachine
 from pullback.backends.host.profile import Clock
 from pullback.backends.registry import compiler
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR, OptionError, UnsupportedError
-from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Accumulate, Variable
 from pullback.ir.kernel import Kernel, stage_reads
@@ -45,9 +45,6 @@ SLOW = 1.5  # times the fastest in the first two rounds: it is not run again
 MARGIN = 1.03  # gains below this are taken for noise
 
 MOST_INDEX = 100  # fits every type
-
-# The error that is allowed, of the largest result: half of the digits of a float with so many bits.
-HALF_DIGITS = {16: 2.0**-4, 32: 2.0**-12, 64: 2.0**-26}
 
 SEARCHES = ("beam", "random", "price")
 PRICED = 16  # of what is cheapest by its price, so many are measured
@@ -189,7 +186,7 @@ class Bench:
             self.refused += 1
             return None
         pairs = zip(self.results(timed), self.wanted, self.kernel.writes, strict=True)
-        if all(_close(value, wanted, v.dtype) for value, wanted, v in pairs):
+        if all(close(value, wanted, v.dtype) for value, wanted, v in pairs):
             return timed
         self.refused += 1
         return None
@@ -282,13 +279,3 @@ def _index_bounds(kernel: Kernel, most: int) -> dict[Variable, int]:
                 if isinstance(node, Take) and isinstance(node.source, Variable):
                     bounds[node.source] = min(upper(extent), bounds.get(node.source, most))
     return bounds
-
-
-def _close(array: Array, wanted: Array, kind: DType) -> bool:
-    """Whether results agree: exactly, or as sums of floats in another order do."""
-    if not kind.is_float:
-        return np.array_equal(array, wanted)
-    exact = wanted.astype(np.float64)
-    largest = np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))
-    error = largest * HALF_DIGITS[kind.bits]
-    return np.allclose(array.astype(np.float64), exact, rtol=0.0, atol=error, equal_nan=True)

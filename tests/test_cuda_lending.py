@@ -146,13 +146,18 @@ def test_from_dlpack(array: Any, versioned: bool, warps: Warps) -> None:
     assert other.asked[-1] > 2, "a stream of ours is named"
 
 
-def test_bfloat16(warps: Warps) -> None:
-    words = np.array([0x3F80, 0xC000], np.uint16).view(np.int16)
-    own = pb.from_dlpack(Other(driver(warps), words, torch.bfloat16))
-    assert own.dtype == pb.bfloat16 and own.tolist() == [1.0, -2.0]
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("bfloat16", np.array([0x3F80, 0xC000], np.uint16).view(np.int16)),
+     ("float8_e4m3fn", np.array([0x38, 0xC0], np.uint8)),
+     ("float8_e5m2", np.array([0x3C, 0xC0], np.uint8))],
+)  # fmt: skip
+def test_types_that_numpy_lacks(kind: str, words: Any, warps: Warps) -> None:
+    own = pb.from_dlpack(Other(driver(warps), words, getattr(torch, kind)))
+    assert own.dtype == getattr(pb, kind) and own.tolist() == [1.0, -2.0]
     back = from_dlpack(moved(own.__dlpack__(max_version=(1, 0)), CPU))
-    assert back.dtype == torch.bfloat16
-    with pytest.raises(PullbackError, match="bfloat16"):
+    assert back.dtype == getattr(torch, kind)
+    with pytest.raises(PullbackError, match=kind):
         _ = own.__cuda_array_interface__
 
 

@@ -21,12 +21,13 @@ from pullback.ir.node import walk
 Array = np.ndarray[Any, Any]
 Look = Callable[[Any], Any]
 HALVES = ("bfloat16", "float16")
+SHORT = (*HALVES, "float8_e4m3fn", "float8_e5m2")
 ROWS, COLUMNS = 9, 33
 
 
 def array(values: Any, dtype: str) -> Array:
-    """`values` as NumPy has them in a type; bfloat16 comes from ml_dtypes."""
-    kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    """`values` as NumPy has them in a type, or ml_dtypes."""
+    kind: Any = getattr(ml_dtypes, dtype, dtype)
     return np.asarray(values).astype(kind)
 
 
@@ -99,6 +100,7 @@ def inputs(seed: int, dtype: str, whole: bool = False) -> list[Array]:
 
 
 SEEDS = [(n, d) for d in HALVES for n in range(8)]
+SEEDS += [(n, d) for d in SHORT[2:] for n in range(2)]
 SEEDS += [(n, d) for d in ("float32", "float64") for n in range(3)]
 
 
@@ -154,7 +156,7 @@ def test_sums_are_rounded_whoever_reads_them(fold: Callable[..., Any], dtype: st
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_halves_are_rounded_alike(seed: int, dtype: str) -> None:
     maps = [m for m in MAPS if m not in (MAPS[8], MAPS[9], MAPS[10])]
@@ -177,7 +179,7 @@ def test_gradients_of_halves_are_rounded_alike(seed: int, dtype: str) -> None:
 # --- one rule ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 def test_a_cast_sees_what_is_looked_at(dtype: str) -> None:
     x = pb.tensor(array(np.linspace(-4, 4, 333), dtype))
     square = x * x
@@ -187,7 +189,7 @@ def test_a_cast_sees_what_is_looked_at(dtype: str) -> None:
     assert bits(whole) == bits(pb.astype(square, "float32"))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 def test_what_is_compared_is_rounded(dtype: str) -> None:
     """A product within a definition, beside the same product as one of its own."""
     x, y = (pb.tensor(a[0]) for a in inputs(3, dtype))
@@ -199,7 +201,7 @@ def test_what_is_compared_is_rounded(dtype: str) -> None:
     assert places.numpy().sum() == 1
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 def test_literals_are_of_their_type(dtype: str) -> None:
     """0.1 as a value and in a comparison; as a factor it is of float32, as PyTorch's scalars."""
     tenth = float(array(0.1, dtype))
@@ -218,7 +220,7 @@ def test_ranges_are_rounded_once(dtype: str) -> None:
     assert np.array_equal(pb.arange(0.1, 210.0, 0.3, dtype=dtype).numpy(), array(steps, dtype))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 def test_the_interpreter_rounds_alike(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of exact operations; within a definition as across them."""
     given = inputs(8, dtype)
@@ -237,7 +239,7 @@ def test_the_interpreter_rounds_alike(dtype: str, monkeypatch: pytest.MonkeyPatc
     assert [bits(t) for t in pb.jit(body)(*given)] == native
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SHORT)
 def test_winners_are_found_among_rounded_values(dtype: str) -> None:
     """The gradient of a maximum of products reaches one place of each row."""
     given = [pb.tensor(a) for a in inputs(9, dtype)]

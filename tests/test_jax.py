@@ -195,7 +195,8 @@ def test_optional_tensors_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["bfloat16", "float16", "float32", "int8", "int32", "uint8", "bool"]
+    "kind",
+    ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32", "int8", "uint8", "bool"],
 )
 def test_element_types(kind: str) -> None:
     f = pb.jax.call(lambda x: (pb.flip(x, axis=0), x == x))

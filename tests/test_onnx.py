@@ -187,6 +187,33 @@ RESIZED = {
 }
 
 
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
+def test_floats_of_eight_bits(kind: int, tmp_path: Path) -> None:
+    """At their ends, if it is asked for; a cast of ours is written as one that does not."""
+    x = np.array([0.3, -500.0, 1e6, np.inf, np.nan], "f")
+    largest = 448.0 if kind == TensorProto.FLOAT8E4M3FN else 57344.0
+    for saturate in (0, 1):
+        nodes = [node("Cast", "x", "y", to=kind, saturate=saturate)]
+        model = proto(nodes, [info("x", [5])], [info("y", [5], kind)])
+        got = pb.onnx.load(model)(x).numpy()
+        clipped = np.clip(x, -largest, largest) if saturate else x
+        with np.errstate(all="ignore"):
+            want = clipped.astype(got.dtype)
+        np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
+    nodes = [
+        node("QuantizeLinear", "x s", "q", output_dtype=kind),
+        node("DequantizeLinear", "q s", "y"),
+    ]
+    model = proto(nodes, [info("x", [5])], [info("y", [5])], {"s": np.float32(0.5)})
+    with np.errstate(all="ignore"):
+        want = np.clip(x / 0.5, -largest, largest).astype(got.dtype).astype("f") * 0.5
+    np.testing.assert_array_equal(pb.onnx.load(model)(x).numpy(), want)
+    own = pb.jit(lambda x: pb.astype(x, str(got.dtype)))
+    pb.onnx.save(own, [x], tmp_path / "own.onnx")
+    back = pb.onnx.load(tmp_path / "own.onnx")(x).numpy()
+    np.testing.assert_array_equal(back.view(np.uint8), own(x).numpy().view(np.uint8))
+
+
 @pytest.mark.parametrize(
     "name", ["gru", "quantised", "depth", "moved", "regions", "spectrum", *RESIZED]
 )

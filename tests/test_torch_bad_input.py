@@ -101,9 +101,9 @@ def test_a_graphics_card_that_is_not_there() -> None:
 
 TYPES: dict[str, tuple[Any, Any]] = {
     "complex halves": (lambda x: (x + 0j).to(torch.complex32), torch.ones(3)),
-    "float8": (lambda x: x.float() * 2, torch.ones(3).to(torch.float8_e4m3fn)),
-    "to float8": (lambda x: (x * 2).to(torch.float8_e5m2), torch.ones(3)),
-    "a copy of float8": (lambda x: x.clone(), torch.ones(3).to(torch.float8_e4m3fn)),
+    "float8": (lambda x: x.float() * 2, torch.ones(3).to(torch.float8_e4m3fnuz)),
+    "to float8": (lambda x: (x * 2).to(torch.float8_e5m2fnuz), torch.ones(3)),
+    "a copy of float8": (lambda x: x.clone(), torch.ones(3).to(torch.float8_e4m3fnuz)),
     "bits": (lambda x: x.view(torch.uint8) + 1, torch.ones(3, dtype=torch.uint8).view(torch.bits8)),
 }
 

@@ -25,6 +25,8 @@ from pullback.ir.dtype import DType as DType
 from pullback.ir.dtype import bfloat16 as bfloat16
 from pullback.ir.dtype import bool_ as bool_
 from pullback.ir.dtype import dtype as dtype
+from pullback.ir.dtype import float8_e4m3fn as float8_e4m3fn
+from pullback.ir.dtype import float8_e5m2 as float8_e5m2
 from pullback.ir.dtype import float16 as float16
 from pullback.ir.dtype import float32 as float32
 from pullback.ir.dtype import float64 as float64

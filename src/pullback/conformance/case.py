@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import ALL, DType
 
 Array = np.ndarray[Any, Any]
 SEED = 7
+# The types of the report. Floats of 8 bits, which are stored alone, have cells in no table.
+KINDS = tuple(k for k in ALL if not k.is_float or k.bits > 8)
 ENDS = (0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 3.0, -2.5, 1e-40, 60000.0)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.conformance.case import Array, Case, Make, Sample, drawn, special
+from pullback.conformance.case import KINDS, Array, Case, Make, Sample, drawn, special
 from pullback.ir import expr as E
-from pullback.ir.dtype import ALL, DType, bool_
+from pullback.ir.dtype import DType, bool_
 from pullback.ir.expr import Axis, Dim, Expr
 from pullback.ir.graph import ANY, SUM, Accumulate, Definition, Form, Map, Reduce, Scan, read
 from pullback.tensor.face.tensor import Tensor
@@ -17,8 +17,8 @@ from pullback.tensor.forms.control import cond, loop
 from pullback.tensor.run.host import Feeder, Receiver
 
 COUNT = 83  # elements: no multiple of any number of lanes
-FLOATS = tuple(k for k in ALL if k.is_float)
-INTEGERS = tuple(k for k in ALL if k.is_integer)
+FLOATS = tuple(k for k in KINDS if k.is_float)
+INTEGERS = tuple(k for k in KINDS if k.is_integer)
 NUMERIC = INTEGERS + FLOATS
 LOGIC = (bool_, *INTEGERS)
 STEPS = 5
@@ -67,7 +67,7 @@ def casts(kind: DType) -> Sample:
 
     def function(x: Any) -> list[Tensor]:
         place = read(x.value, Axis(0, COUNT))
-        return [made(E.Cast(place, to), COUNT) for to in ALL]
+        return [made(E.Cast(place, to), COUNT) for to in KINDS]
 
     return Sample(function, ((special(kind, COUNT),),))
 
@@ -208,18 +208,18 @@ def row(
 
 # Sums are off by as many units as their order has it; exp and its kin by what accuracy.md allows.
 PRIMITIVES = (
-    row("Const", constants, ALL), row("Axis", axes, ALL), row("Size", sizes, ALL),
-    row("Take", takes, ALL), row("Cast", casts, ALL),
-    row("If", scalar(third, first, second)(E.If), ALL),
+    row("Const", constants, KINDS), row("Axis", axes, KINDS), row("Size", sizes, KINDS),
+    row("Take", takes, KINDS), row("Cast", casts, KINDS),
+    row("If", scalar(third, first, second)(E.If), KINDS),
     row("Add", of_two(E.Add), NUMERIC), row("Mul", of_two(E.Mul), NUMERIC),
     row("Div", of_two(E.Div), FLOATS), row("FloorDiv", of_two(E.FloorDiv), NUMERIC),
-    row("Mod", of_two(E.Mod), NUMERIC), row("Less", of_two(E.Less), ALL),
-    row("Equal", of_two(E.Equal), ALL), row("And", of_two(E.And), LOGIC),
+    row("Mod", of_two(E.Mod), NUMERIC), row("Less", of_two(E.Less), KINDS),
+    row("Equal", of_two(E.Equal), KINDS), row("And", of_two(E.And), LOGIC),
     row("Or", of_two(E.Or), LOGIC), row("Xor", of_two(E.Xor), LOGIC),
     row("Exp", of_one(E.Exp), FLOATS, 2.0), row("Log", of_one(E.Log), FLOATS, 2.0),
     row("Sqrt", of_one(E.Sqrt), FLOATS, 1.0), row("Sin", of_one(E.Sin), FLOATS, 2.0),
-    row("Reduce", reductions, ALL, 8.0, True), row("Scan", scans, ALL, 8.0, True),
-    row("Accumulate", accumulations, ALL, 8.0, True),
-    row("Loop", loops, ALL), row("Branch", branches, ALL), row("Feed", feeds, ALL),
-    row("Receive", receives, ALL),
+    row("Reduce", reductions, KINDS, 8.0, True), row("Scan", scans, KINDS, 8.0, True),
+    row("Accumulate", accumulations, KINDS, 8.0, True),
+    row("Loop", loops, KINDS), row("Branch", branches, KINDS), row("Feed", feeds, KINDS),
+    row("Receive", receives, KINDS),
 )  # fmt: skip

@@ -29,6 +29,8 @@ FAILS = (
     "E445",
 )  # of a compiler or a device on what it was given: no refusals
 PRECISION = {
+    "float8_e4m3fn": (4, -5),
+    "float8_e5m2": (3, -13),
     "bfloat16": (8, -125),
     "float16": (11, -13),
     "float32": (24, -125),

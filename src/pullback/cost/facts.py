@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from pullback.config import Ints, frozen
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32, int64
+from pullback.ir.dtype import float8_e4m3fn, float8_e5m2, float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, takes, upper
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value, Variable, roots
 from pullback.ir.node import walk
@@ -31,6 +31,12 @@ FLOPS: dict[type[Expr], int] = {
     E.Sqrt: 6,
     E.Sin: 16,
 }
+# Floats of 8 bits, and the type that they are widened to.
+EIGHTHS = {float8_e4m3fn: float32, float8_e5m2: float32}
+# Instructions that widen a vector of e4m3fn, or a number that all lanes get (two do of e5m2), and
+# that round one: counted in the code for AVX2.
+WIDENING = 9
+ROUNDING = 14
 
 
 @frozen

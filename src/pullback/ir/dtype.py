@@ -43,7 +43,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type with the same bytes (bfloat16 comes from ml_dtypes)."""
+        """The NumPy type with the same bytes; those that NumPy lacks come from ml_dtypes."""
         return _NUMPY[self.name]
 
     def range(self) -> Pair:
@@ -72,6 +72,8 @@ int32 = DType("int32", "i", 32)
 uint32 = DType("uint32", "u", 32)
 int64 = DType("int64", "i", 64)
 uint64 = DType("uint64", "u", 64)
+float8_e4m3fn = DType("float8_e4m3fn", "f", 8)
+float8_e5m2 = DType("float8_e5m2", "f", 8)
 float16 = DType("float16", "f", 16)
 bfloat16 = DType("bfloat16", "f", 16)
 float32 = DType("float32", "f", 32)
@@ -79,11 +81,11 @@ float64 = DType("float64", "f", 64)
 
 ALL: tuple[DType, ...] = (
     bool_, int8, uint8, int16, uint16, int32, uint32, int64, uint64,
-    float16, bfloat16, float32, float64,
+    float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _NUMPY: dict[str, np.dtype[Any]] = {
-    d.name: np.dtype(ml_dtypes.bfloat16 if d.name == "bfloat16" else d.name) for d in ALL
+    d.name: np.dtype(getattr(ml_dtypes, d.name, d.name)) for d in ALL
 }
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {n: BY_NAME[name] for name, n in _NUMPY.items()}
 
@@ -116,13 +118,18 @@ def dtype(spec: Any) -> DType:
 
 
 def is_half(kind: DType) -> bool:
-    """Whether values of `kind` are stored in 16 bits and computed with in float32."""
-    return kind.is_float and kind.bits == 16
+    """Whether values of `kind` are stored in 16 or 8 bits and computed with in float32."""
+    return kind.is_float and kind.bits <= 16
+
+
+def is_extended(kind: DType) -> bool:
+    """Whether the NumPy type comes from ml_dtypes: what NumPy itself hands over has no such one."""
+    return kind.numpy.isbuiltin != 1
 
 
 def promote(a: DType, b: DType) -> DType:
     """The type of `a + b`: within a kind the wider; int with float is refused by the standard,
-    here it gives the float; float16 with bfloat16 gives float32; signed with unsigned widens.
+    here it gives the float; unlike floats of one size give float32; signed with unsigned widens.
 
     Raises: DTypeError for uint64 with a signed type: no integer type holds both.
     """

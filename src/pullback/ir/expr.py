@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from pullback.config import entity, frozen
 from pullback.errors import InvalidIR, Origin, ShapeError
-from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.dtype import DType, bool_, float8_e4m3fn, int64
 from pullback.ir.node import Memo, Node, rebuild, walk
 
 if TYPE_CHECKING:
@@ -454,14 +454,14 @@ def _either(left: Expr, right: Expr, second: Expr) -> Expr:
 
 
 def lowest(kind: DType) -> Const:
-    """The identity of max."""
+    """The identity of max; e4m3fn has no infinity."""
     if kind.is_float:
-        return Const(-math.inf, kind)
+        return Const(-448.0 if kind == float8_e4m3fn else -math.inf, kind)
     return const(kind.range()[0], kind)
 
 
 def highest(kind: DType) -> Const:
     """The identity of min."""
     if kind.is_float:
-        return Const(math.inf, kind)
+        return Const(448.0 if kind == float8_e4m3fn else math.inf, kind)
     return const(kind.range()[1], kind)

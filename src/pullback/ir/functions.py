@@ -2,7 +2,7 @@
 
 Nodes are interned, so a backend recognises a function by building it again: where `x` is found at
 its known place, ``tanh(x) is node``. Every form is safe at infinities, and so is its derivative.
-float16 and bfloat16 are computed in float32.
+Floats of 16 and 8 bits are computed in float32.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def like(value: float, x: Expr) -> Const:
 
 
 def wide(function: Made) -> Made:
-    """`function` computed in float32 where its arguments are 16-bit floats."""
+    """`function` computed in float32 where its arguments are floats of 16 bits or 8."""
 
     @functools.wraps(function)
     def widened(*args: Expr) -> Expr:

@@ -22,7 +22,7 @@ Operation = Callable[..., Any]
 
 
 def _odd(value: Array) -> Array:
-    """A float64 as the float32 that rounds to 16 bits as it does: odd, if it is inexact."""
+    """A float64 as the float32 that rounds to fewer bits as it does: odd, if it is inexact."""
     near = value.astype(np.float32)
     back = near.astype(np.float64)
     bits = near.view(np.int32)

@@ -46,7 +46,7 @@ AXES = "ijklmpqrstuvwxyz"
 SUFFIX = {
     "float32": "", "int64": "", "bool": "", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
     "int32": "i32", "int8": "i8", "uint8": "u8", "uint32": "u32", "int16": "i16", "uint16": "u16",
-    "uint64": "u64",
+    "uint64": "u64", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2",
 }  # fmt: skip
 UNARY: dict[str, type[Expr]] = {"exp": Exp, "log": Log, "sqrt": Sqrt, "sin": Sin}
 BINARY: dict[str, tuple[int, type[Binary]]] = {

@@ -9,9 +9,10 @@ from typing import NoReturn, TypeVar
 
 from pullback.errors import SyntaxFormError
 
+_FLOATS = "f64|f16|bf16|f8E4M3FN|f8E5M2"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.(?!\.)\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
-    r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i16|i8|u8|u16|u32|u64)?"
+    rf"|(?:inf|nan)(?={_FLOATS})))(?P<suffix>{_FLOATS}|i32|i16|i8|u8|u16|u32|u64)?"
     r"|(?P<name>[^\W\d]\w*(?:\.\w+)*|\$\d+)|(?P<symbol>==|//|->|\.\.|[-+*/%<&|^~()\[\],=:;]))"
 )
 T = TypeVar("T")

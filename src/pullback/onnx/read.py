@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Error
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from pullback.errors import MALFORMED
-from pullback.ir.dtype import DType, dtype
+from pullback.ir.dtype import DType, dtype, is_extended
 from pullback.onnx.faults import crooked, foreign, misfit, unreadable
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +28,7 @@ _TYPES = {
     TensorProto.BOOL: "bool", TensorProto.INT8: "int8", TensorProto.UINT8: "uint8",
     TensorProto.INT16: "int16", TensorProto.UINT16: "uint16", TensorProto.INT32: "int32",
     TensorProto.UINT32: "uint32", TensorProto.INT64: "int64", TensorProto.UINT64: "uint64",
+    TensorProto.FLOAT8E4M3FN: "float8_e4m3fn", TensorProto.FLOAT8E5M2: "float8_e5m2",
     TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16",
     TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64",
 }  # fmt: skip
@@ -172,7 +173,7 @@ def _raw(data: bytes, kind: DType, shape: tuple[int, ...], what: str) -> Array:
     wanted = math.prod(shape) * kind.itemsize
     if len(data) != wanted:
         raise misfit(f"{what}: {len(data)} bytes for shape {shape} of {kind}, which takes {wanted}")
-    little = kind.numpy if kind.name == "bfloat16" else kind.numpy.newbyteorder("<")
+    little = kind.numpy if is_extended(kind) else kind.numpy.newbyteorder("<")
     whole = np.frombuffer(data, np.uint8) if kind.is_bool else np.frombuffer(data, little)
     return (whole != 0 if kind.is_bool else whole.astype(kind.numpy)).reshape(shape)
 

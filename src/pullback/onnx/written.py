@@ -201,7 +201,8 @@ class Body:
             own = self.sheet.add("Where", self.sheet.add("IsNaN", own), zero, own)
             low, high = (self.sheet.weight(v) for v in _ends(node.to, source))
             own = self.sheet.add("Min", self.sheet.add("Max", own, low), high)
-        return self.sheet.add("Cast", own, to=NUMBERS[node.to])
+        plain: dict[str, Any] = {"saturate": 0} if node.to.is_float and node.to.bits == 8 else {}
+        return self.sheet.add("Cast", own, to=NUMBERS[node.to], **plain)
 
     def spread(self, lane: Lane) -> Lane:
         """A lane over the whole box."""

@@ -246,7 +246,7 @@ def divide_constant(e: Div, _: Simplification) -> Expr | None:
     if not isinstance(e.right, Const) or not math.isfinite(e.right.value) or e.right.value == 0:
         return None
     mantissa, exponent = math.frexp(e.right.value)
-    safe = 12 if e.dtype.bits == 16 and e.dtype.name == "float16" else 120
+    safe = {"float8_e4m3fn": 6, "float8_e5m2": 12, "float16": 12}.get(e.dtype.name, 120)
     if abs(mantissa) != 0.5 or abs(exponent) > safe:
         return None
     return Mul(e.left, Const(1.0 / e.right.value, e.dtype))
@@ -488,7 +488,10 @@ def holds(wide: DType, narrow: DType) -> bool:
     if wide.is_float and narrow.is_float:
         return wide.bits > narrow.bits
     if wide.is_float:
-        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[wide.name]
+        digits = {
+            "float8_e4m3fn": 4, "float8_e5m2": 3, "float16": 11, "bfloat16": 8, "float32": 24,
+            "float64": 53,
+        }[wide.name]  # fmt: skip
         return narrow.bits - (narrow.kind == "i") <= digits
     lo, hi = narrow.range()
     return wide.range()[0] <= lo and hi <= wide.range()[1]

@@ -11,6 +11,7 @@ from typing import Any
 
 from pullback.errors import ShapeError
 from pullback.ir import dtype as D
+from pullback.ir.expr import Const, highest, lowest
 from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.tensor import Axes, Tensor
 from pullback.tensor.library import creation as C
@@ -56,7 +57,7 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """
     value, real = _numbers(x)
     kind = W.as_float(value.dtype)
-    wide = D.float32 if kind.bits == 16 else kind
+    wide = D.float32 if D.is_half(kind) else kind
     total = O.sum(O.astype(value, wide), axis=axis, keepdims=keepdims)
     count = O.sum(O.astype(real, wide), axis=axis, keepdims=keepdims)
     mean: Tensor = O.astype(M.divide(total, count), kind)
@@ -73,7 +74,7 @@ def nanvar(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool
     """
     value, real = _numbers(x)
     kind = W.as_float(value.dtype)
-    wide = D.float32 if kind.bits == 16 else kind
+    wide = D.float32 if D.is_half(kind) else kind
     value, counted = O.astype(value, wide), O.astype(real, wide)
     count = O.sum(counted, axis=axis, keepdims=True)
     centered = (value - O.sum(value, axis=axis, keepdims=True) / count) * counted
@@ -105,7 +106,7 @@ def nanmax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         >>> pb.nanmax(pb.tensor([float("nan"), 1.0, 3.0]))
         Tensor(3., dtype=float32)
     """
-    return _extreme(x, axis, keepdims, O.amax, -math.inf)
+    return _extreme(x, axis, keepdims, O.amax, lowest)
 
 
 @spelled
@@ -118,17 +119,21 @@ def nanmin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         >>> pb.nanmin(pb.tensor([float("nan"), 1.0, 3.0]))
         Tensor(1., dtype=float32)
     """
-    return _extreme(x, axis, keepdims, O.amin, math.inf)
+    return _extreme(x, axis, keepdims, O.amin, highest)
 
 
 def _extreme(
-    x: Any, axis: Axes, keepdims: bool, extreme: Callable[..., Tensor], nothing: float
+    x: Any,
+    axis: Axes,
+    keepdims: bool,
+    extreme: Callable[..., Tensor],
+    nothing: Callable[[D.DType], Const],
 ) -> Tensor:
     value = value_tensor(x)
     if not value.dtype.is_float:
         return extreme(value, axis, keepdims=keepdims)
     hole = M.isnan(value)
-    best = extreme(O.where(hole, nothing, value), axis, keepdims=keepdims)
+    best = extreme(O.where(hole, nothing(value.dtype).value, value), axis, keepdims=keepdims)
     none = O.all(hole, axis=axis, keepdims=keepdims)
     holed: Tensor = O.where(none, math.nan, best)
     return holed

@@ -1,6 +1,6 @@
 /* What the functions below rest on, in any dialect of C. Integers wrap; nothing traps. */
 
-/* 16-bit floats lie as their bits and are computed with as float32; ties to even. */
+/* Floats of 16 and 8 bits lie as their bits and are computed with as float32; ties to even. */
 static inline float pb_from_bfloat16(uint16_t h) { return pb_float_of((uint32_t)h << 16); }
 static inline uint16_t pb_to_bfloat16(float x) {
   uint32_t bits = pb_bits_of(x), high = bits >> 16;
@@ -22,7 +22,26 @@ static inline uint16_t pb_to_float16(float x) {
   found = size > 0x7F800000u ? ((size >> 13) & 0x3FFu) | 0x7E00u : found;
   return (uint16_t)(found | sign);
 }
-/* A float64 as the float32 that rounds to 16 bits as it does: odd in its last bit, if inexact.
+/* By way of float16, which holds them: its upper byte is e5m2; e4m3fn is 2^8 times that. */
+static inline float pb_from_float8_e5m2(uint8_t b) { return pb_from_float16((uint16_t)(b << 8)); }
+static inline float pb_from_float8_e4m3fn(uint8_t b) {
+  uint32_t void_ = (b & 0x7Fu) == 0x7Fu ? 0x7C00u : 0u;
+  return pb_from_float16((uint16_t)((b & 0x80u) << 8 | (b & 0x7Fu) << 7 | void_)) * 0x1p8f;
+}
+/* above: what is too large lies there: infinity, or where there is none NaN */
+#define PB_TO_EIGHTH(name, digits, bias, above, anchor) \
+  static inline uint8_t pb_to_##name(float x) { \
+    uint32_t bits = pb_bits_of(x), sign = (bits >> 24) & 0x80u, size = bits & 0x7FFFFFFFu; \
+    size = size < pb_bits_of(above) ? size : pb_bits_of(above); \
+    uint32_t tiny = pb_bits_of(pb_float_of(size) + (anchor)) - pb_bits_of(anchor); \
+    uint32_t half_ = (1u << (22 - (digits))) - 1u, odd = (size >> (23 - (digits))) & 1u; \
+    uint32_t byte = (size - ((127u - (bias)) << 23) + half_ + odd) >> (23 - (digits)); \
+    byte = size < (128u - (bias)) << 23 ? tiny : byte; \
+    return (uint8_t)(((bias) == 15 && x != x ? 0x7Eu : byte) | sign); \
+  }
+PB_TO_EIGHTH(float8_e4m3fn, 3, 7, 480.0f, 0x1p14f)
+PB_TO_EIGHTH(float8_e5m2, 2, 15, 0x1p16f, 0x1p7f)
+/* A float64 as the float32 that rounds to fewer bits as it does: odd in its last bit, if inexact.
    Source: Boldo and Melquiond, "When double rounding is odd", 2005. */
 static inline float pb_odd(double x) {
   float near_ = (float)x;

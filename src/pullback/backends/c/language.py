@@ -12,8 +12,8 @@ from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
 
 C_TYPES = {
-    "bool": "bool", "float16": "float", "bfloat16": "float", "float32": "float",
-    "float64": "double",
+    "bool": "bool", "float8_e4m3fn": "float", "float8_e5m2": "float", "float16": "float",
+    "bfloat16": "float", "float32": "float", "float64": "double",
 }  # fmt: skip
 HELPERS = Path(__file__).with_name("helpers.h")
 TABLES = (
@@ -41,7 +41,7 @@ def stored(kind: DType) -> str:
     """The C type of an element in memory."""
     if kind.is_bool:
         return "uint8_t"
-    return "uint16_t" if is_half(kind) else computed(kind)
+    return f"uint{kind.bits}_t" if is_half(kind) else computed(kind)
 
 
 def suffix(kind: DType) -> str:

@@ -23,7 +23,7 @@ READ_ONLY, COPIED = 1, 2
 VERSION = (1, 0)
 PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
 KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
-BRAINS = 4  # bfloat16
+SHORT = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 HELP = "cast, copy, or go by way of the host"
 
 
@@ -116,7 +116,7 @@ def capsule(lying: Lying, versioned: bool, kept: object) -> Any:
 
 
 def _code(kind: np.dtype[Any]) -> int:
-    return BRAINS if kind == D.bfloat16.numpy else KINDS[kind.kind]
+    return SHORT.get(kind.name) or KINDS[kind.kind]
 
 
 # --- in

@@ -93,7 +93,7 @@ def _told(interface: Mapping[str, Any], ordinal: int, owner: object) -> Lying:
         raise refused("an array with a mask")
     if interface.get("stream") == 0:
         raise refused("stream 0, which may be one of two")
-    own = next((d.numpy for d in D.ALL if d.numpy.str == kind and d != D.bfloat16), None)
+    own = next((d.numpy for d in D.ALL if d.numpy.str == kind and not D.is_extended(d)), None)
     if own is None:
         raise refused(f"elements of type {kind!r}")
     address, shape = interface["data"][0] or 0, tuple(interface["shape"])
@@ -156,10 +156,10 @@ def _behind(on: Driver, event: int, stream: int | None) -> None:
 def interface_of(own: Resident) -> dict[str, Any]:
     """`__cuda_array_interface__` of an array, which is there when this returns.
 
-    Raises: UnsupportedError for bfloat16, which it has no name for.
+    Raises: UnsupportedError for bfloat16 and floats of 8 bits, which it has no name for.
     """
-    if own.dtype == D.bfloat16.numpy:
-        raise refused("bfloat16 through __cuda_array_interface__")
+    if D.is_extended(D.dtype(own.dtype)):
+        raise refused(f"{own.dtype} through __cuda_array_interface__")
     with own.driver.here():
         if own.ready:
             own.driver.reached(own.ready)

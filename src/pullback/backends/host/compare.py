@@ -11,7 +11,7 @@ from pullback.ir.dtype import DType
 Array = np.ndarray[Any, Any]
 
 # The error that is allowed, of the largest result: half of the digits of a float with so many bits.
-HALF_DIGITS = {16: 2.0**-4, 32: 2.0**-12, 64: 2.0**-26}
+HALF_DIGITS = {8: 2.0**-2, 16: 2.0**-4, 32: 2.0**-12, 64: 2.0**-26}
 
 
 def close(array: Array, wanted: Array, kind: DType) -> bool:

@@ -1,35 +1,40 @@
-"""Arithmetic that LLVM does not have in one instruction: floors, casts, 16-bit floats, extrema.
+"""Arithmetic that LLVM does not have in one instruction: floors, casts, short floats, extrema.
 
-16-bit floats are computed with as float32; they are rounded, to nearest even, where a value is
-cast or stored.
+Floats of 16 and 8 bits are computed with as float32; they are rounded, to nearest even, where a
+value is cast or stored.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from pullback.backends.llvm import quotients
 from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import BITS, Builder, Val, const
-from pullback.ir.dtype import DType, bfloat16
+from pullback.ir.dtype import DType, bfloat16, float8_e5m2, float16, is_half
 
 COMPUTE = {
     "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
     "uint32": "i32", "int64": "i64", "uint64": "i64",
-    "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double",
+    "float8_e4m3fn": "float", "float8_e5m2": "float", "float16": "float", "bfloat16": "float",
+    "float32": "float", "float64": "double",
 }  # fmt: skip
-MEMORY = COMPUTE | {"bool": "i8", "float16": "i16", "bfloat16": "i16"}
+MEMORY = COMPUTE | {
+    "bool": "i8", "float8_e4m3fn": "i8", "float8_e5m2": "i8", "float16": "i16", "bfloat16": "i16",
+}  # fmt: skip
 
 
 def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
     """The value computed with, of an element as it lies in memory."""
     if dtype.is_bool:
         return b.compare("ne", a, const(0, "i8"))
-    if not (dtype.is_float and dtype.bits == 16):
+    if not is_half(dtype):
         return a
     if dtype == bfloat16:
         wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
         widened = b.convert("bitcast", wide, "float")
     else:
-        widened = _from_half(b, a)
+        widened = _from_half(b, a) if dtype == float16 else _from_eighth(b, a, dtype)
     b.narrow[widened.text, dtype.name] = a
     return widened
 
@@ -43,8 +48,8 @@ def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
         return known
     if dtype == bfloat16:
         return _round_bfloat(b, a)
-    if dtype.name == "float16":
-        return _to_half(b, a)
+    if is_half(dtype):
+        return _to_half(b, a) if dtype == float16 else _to_eighth(b, a, dtype)
     if a.kind == "i32" and dtype.bits == 64:
         return b.convert("sext", a, "i64")
     return a
@@ -97,6 +102,46 @@ def _to_half(b: Builder, a: Val) -> Val:
     return b.convert("trunc", b.binary("or", half, sign), "i16")
 
 
+def _from_eighth(b: Builder, a: Val, dtype: DType) -> Val:
+    """By way of float16, which holds it: its upper byte is e5m2; e4m3fn is ``2**8`` times that."""
+    if dtype == float8_e5m2:
+        return _from_half(b, b.binary("shl", b.convert("zext", a, "i16"), const(8, "i16")))
+    moved = b.binary("shl", b.convert("sext", a, "i16"), const(7, "i16"))
+    half = b.binary("and", moved, const(~0x4000, "i16"))
+    void = b.compare("eq", b.binary("and", half, const(0x3F80, "i16")), const(0x3F80, "i16"))
+    exponent = b.binary("and", b.convert("sext", void, "i16"), const(0x7C00, "i16"))
+    half = b.binary("or", half, exponent)
+    return b.binary("fmul", _from_half(b, half), const(2.0**8, "float"))
+
+
+def _to_eighth(b: Builder, a: Val, dtype: DType) -> Val:
+    """float32 -> a float of 8 bits, to the nearest, ties to even; below its normal numbers by an
+    addition to what has its last bit as its own. What is too large is infinite; of e4m3fn, which
+    has no infinity, NaN.
+    """
+    digits, bias, above = (2, 15, 65536.0) if dtype == float8_e5m2 else (3, 7, 480.0)
+    dropped, anchor = 23 - digits, 2.0 ** (24 - bias - digits)
+    bits = b.convert("bitcast", a, "i32")
+    size = b.binary("and", bits, const(0x7FFFFFFF, "i32"))
+    size = b.intrinsic("umin", size, const(_bits(above), "i32"))
+    odd = b.binary("and", b.binary("lshr", size, const(dropped, "i32")), const(1, "i32"))
+    less = ((127 - bias) << 23) - (1 << (dropped - 1)) + 1
+    byte = b.binary("add", b.binary("sub", size, const(less, "i32")), odd)
+    byte = b.binary("lshr", byte, const(dropped, "i32"))
+    tiny = b.binary("fadd", b.convert("bitcast", size, "float"), const(anchor, "float"))
+    tiny = b.binary("sub", b.convert("bitcast", tiny, "i32"), const(_bits(anchor), "i32"))
+    byte = b.select(b.compare("ult", size, const((128 - bias) << 23, "i32")), tiny, byte)
+    if dtype == float8_e5m2:
+        byte = b.select(b.compare("uno", a, a), const(0x7E, "i32"), byte)
+    sign = b.binary("and", b.binary("lshr", bits, const(24, "i32")), const(0x80, "i32"))
+    return b.convert("trunc", b.binary("or", byte, sign), "i8")
+
+
+def _bits(value: float) -> int:
+    """The bits of a float32."""
+    return int(np.float32(value).view(np.int32))
+
+
 def flushed(b: Builder, a: Val) -> Val:
     """A float32 vector as bfloat16, denormals as zeros: one instruction."""
     wide, half = 32 * a.lanes, f"<{a.lanes} x bfloat>"
@@ -136,17 +181,17 @@ def _to_float(b: Builder, a: Val, source: DType, to: DType) -> Val:
         converted = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
     elif a.kind == kind:
         converted = a
-    elif to.bits == 16:
+    elif is_half(to):
         converted = _odd(b, a)
     else:
         converted = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
-    if to.bits == 16 and source != to:
+    if is_half(to) and source != to:
         return from_memory(b, to_memory(b, converted, to), to)
     return converted
 
 
 def _odd(b: Builder, a: Val) -> Val:
-    """A float64 as the float32 that rounds to 16 bits as it does: if inexact, odd in its last bit.
+    """A float64 as the float32 that rounds to fewer bits as it does: odd at its end if inexact.
 
     Source: Boldo and Melquiond, "When double rounding is odd", 2005.
     """

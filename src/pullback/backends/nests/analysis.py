@@ -10,7 +10,7 @@ from typing import cast
 from pullback.algebra.affine import Affine, affine
 from pullback.algebra.bounds import Intervals
 from pullback.config import Cap
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Cast, Const, Expr, If
 from pullback.ir.nest import (
     Array,
@@ -213,8 +213,8 @@ class LanePlan:
 
 
 def compute_bytes(dtype: DType) -> int:
-    """Size of an element while it is computed with; 16-bit floats become float32."""
-    return 4 if dtype.is_float and dtype.bits == 16 else dtype.itemsize
+    """Size of an element while it is computed with; short floats become float32."""
+    return 4 if is_half(dtype) else dtype.itemsize
 
 
 def plan_lanes(routine: Routine, target: Target, facts: Facts) -> LanePlan:
@@ -355,11 +355,11 @@ def _indexed(indices: tuple[Expr, ...], varying: Varying) -> bool:
 
 
 def is_copy(stmt: Stmt) -> bool:
-    """Whether a statement stores a 16-bit float as it lies somewhere else."""
+    """Whether a statement stores a short float as it lies somewhere else."""
     if not isinstance(stmt, Store) or not isinstance(stmt.value, Load):
         return False
     kind = stmt.value.array.dtype
-    return kind == stmt.array.dtype and kind.is_float and kind.bits == 16
+    return kind == stmt.array.dtype and is_half(kind)
 
 
 def _stmt_bytes(stmt: Stmt, varying: Varying) -> int:

@@ -11,8 +11,9 @@ from math import ceil, log2
 
 from pullback.backends.nests.analysis import Facts, Varying, compute_bytes
 from pullback.backends.nests.reuse import Level, Moves
+from pullback.cost.facts import ROUNDING, WIDENING
 from pullback.ir import expr as E
-from pullback.ir.dtype import int64
+from pullback.ir.dtype import DType, int64, is_half
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
@@ -228,13 +229,18 @@ class Reader:
             across = 1 + self.crossing(e.array, e.offset) if stride else 1.0
             ports.load += count * parts * max(1, abs(stride)) * across * self.scaled("load")
             moves = max(0, abs(stride) - 1) + (stride < 0)
-            half = e.dtype.is_float and e.dtype.itemsize == 2
+            half = is_half(e.dtype)
+            ports.vector += count * parts * self.converted(e.dtype, WIDENING)
             ports.shuffle += count * parts * (moves + half) * self.scaled("shuffle")
         elif stride is None and self.repeats(e.offset, lane):
             ports.load += count * parts * 2 * self.scaled("load")
             ports.shuffle += count * parts * 2 * self.scaled("shuffle")
         else:
             ports.load += count * lane.count * self.unit("gather")
+
+    def converted(self, kind: DType, operations: int) -> float:
+        """Nanoseconds of what floats of 8 bits take beside a shuffle."""
+        return operations * self.scaled("plain") if is_half(kind) and kind.bits == 8 else 0.0
 
     def word(self, ports: Ports, side: Load | E.Const, place: Place, lane: Lane) -> None:
         """A word of a sum of products, for each lane or one for all."""
@@ -288,7 +294,8 @@ class Reader:
             parts = max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))
             across = 1 + self.crossing(array, offset) / 2
             ports.store += count * parts * lane.stores * across * self.scaled("store")
-            half = array.dtype.is_float and array.dtype.itemsize == 2
+            half = is_half(array.dtype)
+            ports.vector += count * parts * self.converted(array.dtype, ROUNDING)
             ports.shuffle += count * (half + (stride == -1)) * self.scaled("shuffle")
         elif self.target.masks and stride is not None and 1 < stride <= MOST_PICKED:
             parts = stride * max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))

@@ -149,9 +149,9 @@ class Evaluator:
         return apply(node, [self._rounded(c) for c in kids])
 
     def _half(self, node: Expr, kids: list[Expr]) -> Array:
-        """Arithmetic of 16-bit floats, and what chooses among its results, in float32."""
+        """Arithmetic of short floats, and what chooses among its results, in float32."""
         chosen = [k for k in kids if not k.dtype.is_bool]
-        if isinstance(node, E.If) and all(self.known[k].dtype.itemsize == 2 for k in chosen):
+        if isinstance(node, E.If) and all(self.known[k].dtype == k.dtype.numpy for k in chosen):
             return apply(node, [self.known[k] for k in kids])
         return apply(node, [self._wide(k) for k in kids], float32)
 

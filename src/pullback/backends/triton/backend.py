@@ -22,7 +22,7 @@ from pullback.backends.triton.offline import Binary, Order
 from pullback.backends.triton.schedule import Precision, Reads
 from pullback.config import Options, module_of
 from pullback.errors import IndexRangeError
-from pullback.ir.dtype import int64
+from pullback.ir.dtype import dtype, int64, is_extended
 from pullback.ir.expr import Dim, Shape
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -227,6 +227,6 @@ def _run(
 
 
 def _bytes(array: Array) -> Array:
-    """Truth as bytes, bfloat16 as its bits: what the interpreter computes with."""
-    name = array.dtype.name
-    return array.view({"bool": np.uint8, "bfloat16": np.uint16}.get(name, array.dtype))
+    """Truth as bytes, bfloat16 and floats of 8 bits as their bits: what the interpreter takes."""
+    bits = array.dtype == bool or is_extended(dtype(array.dtype))
+    return array.view(f"u{array.itemsize}") if bits else array

@@ -125,7 +125,7 @@ class Body:
     marks: dict[Expr, list[Mark]] = field(default_factory=dict)
 
     def values(self, roots: Sequence[Expr]) -> list[Text]:
-        """What expressions are; of 16-bit floats in float32."""
+        """What expressions are; of short floats in float32."""
         uses: dict[Expr, int] = {}
         nodes = [n for n in walk(roots) if isinstance(n, Expr)]
         for node in nodes:
@@ -271,11 +271,7 @@ class Body:
         pointer = self.pointer(source)
         where = pointer if offset.text == "0" else f"{pointer} + {offset}"
         mask = f", mask={' & '.join(guards)}, other=0" if guards else ""
-        text = f"tl.load({where}{mask})"
-        if source.dtype.is_bool:
-            text = f"({text} != 0)"
-        elif is_half(source.dtype):
-            text = f"{text}.to(tl.float32)"
+        text = L.computed(f"tl.load({where}{mask})", source.dtype)
         return Text(self.lines.name(L.word(source.name), text), offset.dims)
 
     def ranges(self, take: Take) -> list[Text]:

@@ -49,6 +49,8 @@ def _rectangle(stage: Stage, factor: Expr, sides: Sequence[Ints]) -> Rectangle |
     if plain(factor) is None or not isinstance(take, E.Take):
         return "is computed, not read as it is"
     source, item = take.source, take.dtype.itemsize
+    if take.dtype.is_float and item == 1:
+        return "is of floats of 8 bits, which are widened as they are read"
     if take.dtype.name == "float64":
         return "is of float64, for which ptxas takes 30 registers more (sm_90)"
     extents = *source.shape, *stage.extents

@@ -204,9 +204,6 @@ class Function:
             return f"tl.zeros({block.extents}, tl.int64)"
         return block.filled(offset, None)
 
-    def kept(self, text: str, store: Variable) -> str:
-        return f"({text}).to(tl.uint8)" if store.dtype.is_bool else text
-
     def store(self, stage: Stage, block: Block, text: str) -> None:
         """A block to memory."""
         if stage.store is None:
@@ -223,7 +220,7 @@ class Function:
         where = f"{self.pointer(stage.store)} + {self.placed(body.offset(axes, shape), block)}"
         masks = [block.masks[d] for d in sorted(block.masks)]
         mask = f", mask={' & '.join(masks)}" if masks else ""
-        self.lines.put(f"tl.store({where}, {self.kept(text, stage.store)}{mask})")
+        self.lines.put(f"tl.store({where}, {L.stored(text, stage.store.dtype)}{mask})")
 
     # -- checks
 

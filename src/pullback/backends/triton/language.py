@@ -16,10 +16,11 @@ PRELUDE = Path(__file__).with_name("prelude.txt").read_text()
 # Names that values may not take: those that the text uses, and Python's.
 RESERVED = ("tl", "triton", "wrong", *re.findall(r"^def (\w+)", PRELUDE, re.MULTILINE))
 RESERVED += (*keyword.kwlist, *dir(builtins))
-# Names of element types in the signature of a kernel; truth lies in bytes.
+# Names of element types in the signature of a kernel; truth and floats of 8 bits lie in bytes.
 SIGNATURES = {
     "bool": "u8", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16",
     "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64",
+    "float8_e4m3fn": "u8", "float8_e5m2": "u8",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
 }  # fmt: skip
 SIGNS: dict[type[Expr], str] = {
@@ -82,8 +83,28 @@ def parts(extents: tuple[Extent, ...], size: int | str) -> str:
 
 
 def rounded(text: str, kind: DType) -> str:
-    """A value of a 16-bit float, computed in float32, as it is where it is stored."""
-    return f"({text}).to({spelled(kind)}).to(tl.float32)" if is_half(kind) else text
+    """A value of a short float, computed in float32, as it is where it is stored."""
+    if not is_half(kind):
+        return text
+    return computed(
+        f"({text}).to({spelled(kind)})" if kind.bits == 16 else stored(text, kind), kind
+    )
+
+
+def computed(text: str, kind: DType) -> str:
+    """An element of memory as it is computed with."""
+    if kind.is_bool:
+        return f"({text} != 0)"
+    if not is_half(kind):
+        return text
+    return f"{text if kind.bits == 16 else f'half_of_{kind.name}({text})'}.to(tl.float32)"
+
+
+def stored(text: str, kind: DType) -> str:
+    """A value as it lies in memory, where it has to be said."""
+    if kind.is_bool:
+        return f"({text}).to(tl.uint8)"
+    return f"bits_of_{kind.name}({text})" if is_half(kind) and kind.bits == 8 else text
 
 
 def collapsed(name: str, text: str, axis: int, kind: DType) -> str:

@@ -238,8 +238,8 @@ def _filled(group: Group) -> Group:
     (stage,) = group.stages
     assert isinstance(stage.form, Accumulate), "who asks knows"
     assert stage.store is not None, "it is memory"
-    body = stage.form.combiner.identity(stage.store.dtype)
-    shape = stage.store.shape
+    none = stage.form.combiner.identity(stage.body.dtype)  # of e4m3fn no infinity, in float32 too
+    body, shape = E.Const(none.value, stage.store.dtype), stage.store.shape
     definition = Definition(f"{stage.target.name}_empty", shape, body)
     one = Stage(definition, MAP, body, (), stage.store)
     return Group(Way.BLOCK, shape, [one], {one: tuple(range(len(shape)))})

@@ -18,7 +18,7 @@ from pullback.backends.triton.attention import again
 from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
 from pullback.backends.triton.descriptors import Rectangle, rectangles
 from pullback.backends.triton.machine import Gpu
-from pullback.backends.triton.product import Product, plain, product_of
+from pullback.backends.triton.product import Product, kind_of, plain, product_of
 from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads
 from pullback.ir import expr as E
 from pullback.ir.dtype import is_half
@@ -352,9 +352,9 @@ class Work:
 
     def _factor(self, product: Product) -> int:
         """Bytes of an element of a factor in shared memory."""
-        kinds = plain(product.left), plain(product.right)
-        if kinds[0] is kinds[1] and kinds[0] is not None and is_half(kinds[0]):
-            return kinds[0].itemsize
+        kind = kind_of(product)
+        if kind is not None and is_half(kind):
+            return kind.itemsize
         return max(WORD, self.group.stages[0].body.dtype.itemsize)
 
     def _wide(self, schedule: BlockSchedule) -> bool:

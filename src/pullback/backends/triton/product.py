@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, bfloat16, float16, is_half
 from pullback.ir.expr import Expr, upper
 from pullback.ir.graph import Map, Reduce
 from pullback.ir.kernel import Stage, stage_reads
+from pullback.simplify.rules import holds
 
 # Types that tensor cores multiply: float64 with sums of its own, the others with sums in float32.
 KINDS = ("float16", "bfloat16", "float32", "float64")
@@ -77,8 +78,17 @@ def _sides(factors: Iterable[Expr], rank: int) -> list[tuple[Expr, frozenset[int
     return sides if len(sides) == 2 else None
 
 
+def kind_of(product: Product) -> DType | None:
+    """The type of both factors as they are read, else the 16-bit float that holds both."""
+    kinds = plain(product.left), plain(product.right)
+    short = [k for k in kinds if k is not None and is_half(k)]
+    if len(short) == 2:
+        return next((w for w in (float16, bfloat16) if all(holds(w, k) for k in short)), None)
+    return kinds[0] if kinds[0] is kinds[1] else None
+
+
 def plain(e: Expr) -> DType | None:
-    """The type in which a factor that is read as it is, or widened, is exact."""
+    """The type of a factor that is read as it is, or widened."""
     match e:
         case E.Cast(E.Take() as take, to) if is_half(take.dtype) and to.name == "float32":
             return take.dtype

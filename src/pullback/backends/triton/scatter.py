@@ -95,12 +95,9 @@ class Scatter(Rows):
         """Each term to what is there, by who owns it."""
         assert stage.store is not None, "it is memory"
         other = f", mask={mask}, other=0" if mask else ""
-        old = f"tl.load({where}{other})"
-        if stage.store.dtype.is_bool:
-            old = f"({old} != 0)"
-        old = self.lines.name("old", old)
+        old = self.lines.name("old", L.computed(f"tl.load({where}{other})", stage.store.dtype))
         new = self.joined(form_of(stage).combiner, stage.body.dtype, old, term, block)
-        new = self.kept(new, stage.store)
+        new = L.stored(new, stage.store.dtype)
         self.lines.put(f"tl.store({where}, {new}{mask and f', mask={mask}'})")
 
     def add(self, stage: Stage, block: Block, where: str, term: str, mask: str) -> None:

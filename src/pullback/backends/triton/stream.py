@@ -9,7 +9,7 @@ from pullback.backends.triton.attention import Stream, again, positions, turned
 from pullback.backends.triton.blocks import power, size
 from pullback.backends.triton.body import Block, Text
 from pullback.backends.triton.function import ROWS, Line
-from pullback.backends.triton.product import Product, plain, product_of
+from pullback.backends.triton.product import Product, kind_of, product_of
 from pullback.backends.triton.tiles import Side, Tiles
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32
@@ -154,8 +154,7 @@ class Streams(Tiles):
 
     def kind(self, product: Product) -> DType:
         """The type in which a product's factors are multiplied."""
-        kind = plain(product.left)
-        return kind if kind is not None and kind is plain(product.right) else float32
+        return kind_of(product) or float32
 
     def precise(self, kind: DType) -> str:
         wide = kind.bits >= 32

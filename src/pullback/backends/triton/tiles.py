@@ -11,7 +11,7 @@ from pullback.backends.triton.blocks import Group, size
 from pullback.backends.triton.body import Block, Text
 from pullback.backends.triton.descriptors import Rectangle, rectangles
 from pullback.backends.triton.function import Function, Line
-from pullback.backends.triton.product import Product, plain, product_of
+from pullback.backends.triton.product import Product, kind_of, plain, product_of
 from pullback.backends.triton.schedule import BlockSchedule, Reads
 from pullback.config import Ints
 from pullback.ir.dtype import DType, float32, is_half
@@ -67,9 +67,7 @@ class Tiles(Function):
             term = self.line(self.lines.name("k", own), covered, shapes[3])
         ends = (schedule.rows, product.rows, row), (schedule.columns, product.columns, column)
         depth = schedule.step, product.terms, term
-        kind, other = plain(product.left), plain(product.right)
-        if kind is None or kind is not other:
-            kind = stage.body.dtype if double else float32
+        kind = kind_of(product) or (stage.body.dtype if double else float32)
         sides = (ends[0], depth), (depth, ends[1])
         left, right = (
             self.factor(stage, e, kind, shared, side) if load is None else self.cut(load, e, kind)

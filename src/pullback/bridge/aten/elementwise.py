@@ -10,7 +10,7 @@ import torch._prims  # both register operators
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import Rule, aten, once, pulled, rule, same
+from pullback.bridge.aten.table import Rule, aten, cast, once, pulled, rule, same
 from pullback.bridge.complexes import ELEMENTS
 
 
@@ -322,7 +322,7 @@ if hasattr(torch.ops.prims, "fma"):  # from PyTorch 2.13 on
 
 @rule(torch.ops.prims.convert_element_type.default)
 def converted(x: Any, dtype: Any) -> Any:
-    return pb.astype(x, ELEMENTS[dtype])
+    return cast(x, ELEMENTS[dtype])
 
 
 @rule(aten.__lshift__.Scalar, aten.__lshift__.Tensor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pullback as pb
 from pullback.bridge.aten.shapes import slice_
-from pullback.bridge.aten.table import aten, of_numbers, rule
+from pullback.bridge.aten.table import aten, cast, of_numbers, rule
 from pullback.bridge.complexes import ELEMENTS
 
 REDUCES = {"add": "sum", "multiply": "prod"}
@@ -202,7 +202,7 @@ def new_full(x: Any, shape: Sequence[int], value: Any, *, dtype: Any = None, **_
 @rule(aten.fill.Scalar, aten.fill.Tensor)
 def fill(x: Any, value: Any) -> Any:
     if hasattr(value, "shape"):
-        return pb.broadcast_to(pb.astype(value, x.dtype), tuple(x.shape))
+        return pb.broadcast_to(cast(value, x.dtype), tuple(x.shape))
     return pb.full(tuple(x.shape), value, dtype=x.dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pullback as pb
-from pullback.bridge.aten.table import aten, axes, rule
+from pullback.bridge.aten.table import aten, axes, cast, rule
 from pullback.bridge.complexes import ELEMENTS
 
 
@@ -201,7 +201,7 @@ def same(x: Any, *_: Any, **__: Any) -> Any:
 
 @rule(aten._to_copy.default)
 def to_copy(x: Any, dtype: Any = None, **_: Any) -> Any:
-    return x if dtype is None else pb.astype(x, ELEMENTS[dtype])
+    return x if dtype is None else cast(x, ELEMENTS[dtype])
 
 
 @rule(aten.full.default)
@@ -273,7 +273,7 @@ def zero(shape: Sequence[int], *, dtype: Any = None, **_: Any) -> Any:
 @rule(aten.copy.default)
 def copied(x: Any, source: Any, non_blocking: bool = False) -> Any:
     del non_blocking
-    return pb.broadcast_to(pb.astype(source, x.dtype), tuple(x.shape))
+    return pb.broadcast_to(cast(source, x.dtype), tuple(x.shape))
 
 
 # --- by strides -----------------------------------------------------------------------------------

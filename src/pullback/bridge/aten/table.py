@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 import pullback as pb
+from pullback.ir.dtype import is_half
+from pullback.tensor.complex.pairs import ComplexType
 from pullback.tensor.face.tensor import Tensor
 
 Rule = Callable[..., Any]
@@ -85,16 +87,24 @@ def of_numbers(function: Rule) -> Rule:
     return run
 
 
-HALVES = pb.float16, pb.bfloat16
+# What this PyTorch makes of what is too large for e4m3fn: its largest number, or NaN, as we do.
+SATURATES = float(torch.tensor(math.inf).to(torch.float8_e4m3fn)) == 448.0
+
+
+def cast(x: Any, kind: pb.DType | ComplexType) -> Any:
+    """`x` as another type, as PyTorch converts."""
+    if SATURATES and kind == pb.float8_e4m3fn and x.dtype not in (kind, pb.bool_):
+        x = pb.clip(x if x.dtype.is_float else pb.astype(x, pb.float32), -448.0, 448.0)
+    return pb.astype(x, kind)
 
 
 def once(function: Rule) -> Rule:
-    """The rule of 16 bits that rounds its result alone, as kernels of PyTorch's do: what is written
-    in several steps is computed in 32. ``bf16(x) @ bf16(w) + bf16(b)  ->  bf16(x @ w + b)``
+    """The rule of short floats that rounds its result alone, as kernels of PyTorch's do: what is
+    written in several steps is computed in 32. ``bf16(x) @ bf16(w) + bf16(b)  ->  bf16(x @ w + b)``
     """
 
     def wide(x: Any) -> Any:
-        half = isinstance(x, Tensor) and x.dtype in HALVES
+        half = isinstance(x, Tensor) and is_half(x.dtype)
         return pb.astype(x, pb.float32) if half else x
 
     @wraps(function)

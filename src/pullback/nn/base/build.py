@@ -54,7 +54,7 @@ def pointwise(name: str, function: Callable[..., Any], *tensors: Tensor) -> Tens
         return cast(as_expr(function(*map(ScalarHandle, args))), kind)
 
     values = [t.value for t in tensors]
-    within = float32 if kind.bits == 16 else kind
+    within = float32 if is_half(kind) else kind
     return Tensor(elementwise.elementwise(name, body, values, within))
 
 

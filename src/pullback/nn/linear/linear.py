@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64, is_half
-from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
+from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul, lowest
 from pullback.nn.base.build import at, cast, common, make, written
 from pullback.nn.base.space import literal, padded
 from pullback.tensor.define.compute import axis
@@ -239,7 +238,8 @@ def embedding_bag(
         return sum_of(padded(bags.tests(b, k), row(b, e)), over=k)
 
     def largest(b: Any, e: Any) -> Any:
-        return max_of(padded(bags.tests(b, k), row(b, e), -math.inf), over=k)
+        element = row(b, e)
+        return max_of(padded(bags.tests(b, k), element, lowest(element.dtype).value), over=k)
 
     shape = (bags.count, weight.shape[1])
     y = written(shape, largest if mode == "max" else added, name="embedding_bag")

@@ -14,6 +14,7 @@ from typing import Any
 
 from pullback.errors import ShapeError
 from pullback.ir.dtype import DType
+from pullback.ir.expr import lowest
 from pullback.nn.base.build import common, pointwise, written
 from pullback.nn.base.layer import Layer
 from pullback.nn.base.space import Ints, Window, each, literal, of_space, padded, split
@@ -81,13 +82,13 @@ def _largest(
     input: Tensor, windows: Sequence[Window | Share], counts: Sequence[int], places: bool
 ) -> Any:
     """The largest element of each window and, if wanted, its place in space."""
-    common(input)
+    none = lowest(common(input)).value
     taps = [axis(w.size) for w in windows]
     before = len(input.shape) - len(windows)
     shape = (*input.shape[:before], *counts)
 
     def element(i: Sequence[Any]) -> Any:
-        return _element(input, windows, i, taps, -math.inf)
+        return _element(input, windows, i, taps, none)
 
     best = written(shape, lambda *i: max_of(element(i), over=taps), name="max_pool")
     if not places:

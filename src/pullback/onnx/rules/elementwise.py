@@ -166,6 +166,17 @@ def is_inf(x: Any, *, detect_negative: int, detect_positive: int) -> Any:
     return pb.isinf(x) & False
 
 
+def short(x: Any, kind: Any, saturate: int | None) -> Any:
+    """`x` as another type; what is beyond one of 8 bits as its largest, where it is to."""
+    if not saturate or kind.name not in ENDS:
+        return pb.astype(x, kind)
+    wide = x if x.dtype.is_float else pb.astype(x, pb.float32)
+    return pb.astype(pb.clip(wide, -ENDS[kind.name], ENDS[kind.name]), kind)
+
+
+ENDS = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+
+
 @rule("Cast", 6, 9)
 def cast_to(x: Any, *, to: int) -> Any:
     return cast(x, to=to)
@@ -173,15 +184,14 @@ def cast_to(x: Any, *, to: int) -> Any:
 
 @rule("Cast", 13, 19, 21, 23, 24, 25, 28)
 def cast(x: Any, *, to: int, saturate: int | None = None, round_mode: str | None = None) -> Any:
-    """`saturate` and `round_mode` are of floats in 8 bits and fewer."""
-    del saturate, round_mode
-    return pb.astype(x, kind_of(to, "the result of a Cast"))
+    del round_mode  # of powers of two
+    return short(x, kind_of(to, "the result of a Cast"), saturate)
 
 
 @rule("CastLike", 15, 19, 21, 23, 24, 25)
 def cast_like(x: Any, y: Any, *, saturate: int | None = None, round_mode: str | None = None) -> Any:
-    del saturate, round_mode
-    return pb.astype(x, y.dtype)
+    del round_mode
+    return short(x, y.dtype, saturate)
 
 
 @rule("BitCast", 26)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pullback as pb
 from pullback.onnx.read import kind_of
+from pullback.onnx.rules.elementwise import ENDS, short
 from pullback.onnx.rules.table import axis_of, demand, rule
 from pullback.onnx.rules.windows import Windows, padded, whole_conv, windows
 
@@ -25,8 +26,12 @@ def _spread(values: Any, x: Any, axis: int, block: int = 0) -> Any:
     return pb.reshape(values, tuple([-1 if n == at else 1 for n in range(x.ndim)]))
 
 
-def quantised(x: Any, scale: Any, zero: Any, kind: Any) -> Any:
-    """``round(x / scale) + zero``, at the ends of the type where it is beyond."""
+def quantised(x: Any, scale: Any, zero: Any, kind: Any, saturate: int | None = 1) -> Any:
+    """``round(x / scale) + zero``, at the ends of the type where it is beyond; floats of 8 bits,
+    whose zero is 0, are rounded by themselves.
+    """
+    if kind.is_float:
+        return short(x / scale, kind, saturate)
     demand(kind.name in SMALL, f"a result of {kind}")
     low, high = kind.range()
     y = pb.round(x / scale)
@@ -35,10 +40,13 @@ def quantised(x: Any, scale: Any, zero: Any, kind: Any) -> Any:
     return pb.astype(pb.clip(y, float(low), float(high)), kind)
 
 
-def _quantised(x: Any, scale: Any, zero: Any, axis: int, kind: Any, block: int = 0) -> Any:
+def _quantised(
+    x: Any, scale: Any, zero: Any, axis: int, kind: Any, block: int = 0, saturate: int | None = 1
+) -> Any:
     wide = x if x.dtype == pb.float64 else pb.astype(x, pb.float32)
     own = _spread(pb.astype(scale, wide.dtype), x, axis, block)
-    return quantised(wide, own, None if zero is None else _spread(zero, x, axis, block), kind)
+    moved = None if zero is None else _spread(zero, x, axis, block)
+    return quantised(wide, own, moved, kind, saturate)
 
 
 @rule("QuantizeLinear", 10)
@@ -53,8 +61,8 @@ def quantize_13(x: Any, scale: Any, zero: Any = None, *, axis: int) -> Any:
 
 @rule("QuantizeLinear", 19)
 def quantize_19(x: Any, scale: Any, zero: Any = None, *, axis: int, saturate: int) -> Any:
-    del saturate  # of floats in 8 bits
-    return quantize_13(x, scale, zero, axis=axis)
+    kind = pb.uint8 if zero is None else zero.dtype
+    return _quantised(x, scale, zero, axis, kind, saturate=saturate)
 
 
 @rule("QuantizeLinear", 21, 23, 24, 25, 28)
@@ -62,18 +70,17 @@ def quantize(
     x: Any, scale: Any, zero: Any = None, *, axis: int, block_size: int, output_dtype: int,
     saturate: int, precision: int = 0,
 ) -> Any:  # fmt: skip
-    del saturate
     demand(precision in (0, 1), f"precision={precision}")
     kind = pb.uint8 if zero is None else zero.dtype
     if output_dtype:
         kind = kind_of(output_dtype, "the result of a QuantizeLinear")
-    return _quantised(x, scale, zero, axis, kind, block_size)
+    return _quantised(x, scale, zero, axis, kind, block_size, saturate)
 
 
 def _dequantised(q: Any, scale: Any, zero: Any, axis: int, block: int = 0) -> Any:
-    demand(q.dtype.name in (*SMALL, "int32"), f"{q.dtype}")
-    whole = pb.astype(q, pb.int32)
-    if zero is not None:
+    demand(q.dtype.name in (*SMALL, "int32", *ENDS), f"{q.dtype}")
+    whole = q if q.dtype.is_float else pb.astype(q, pb.int32)
+    if zero is not None and not q.dtype.is_float:  # a float's is 0
         whole = whole - pb.astype(_spread(zero, q, axis, block), pb.int32)
     own = _spread(pb.astype(scale, pb.float32), q, axis, block)
     return pb.astype(pb.astype(whole, pb.float32) * own, scale.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ir.dtype import DType, bfloat16
+from pullback.ir.dtype import DType, is_extended
 from pullback.ir.expr import Extent
 from pullback.ir.markup import panel
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 def array(values: Array, kind: DType) -> str:
     """The elements, shortened where there are many, and the type."""
-    shown = values.astype(np.float32) if kind == bfloat16 else values
+    shown = values.astype(np.float32) if is_extended(kind) else values
     body = np.array2string(shown, separator=", ", prefix="Tensor(")
     tail = f", shape={tuple(values.shape)}" if values.size == 0 else ""
     return f"Tensor({body}{tail}, dtype={kind})"

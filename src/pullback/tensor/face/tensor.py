@@ -421,10 +421,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
             raise OptionError(f"stream {stream!r}: the processor has none", code="E324")
         if copy is False:
             raise OptionError("sharing of a tensor that nobody may write to", code="E324")
-        if self.dtype == D.bfloat16:
-            raise UnsupportedError(
-                "bfloat16 through DLPack", help="cast to float32 first", code="E318"
-            )
+        if D.is_extended(self.dtype):
+            what = f"{self.dtype} through DLPack"
+            raise UnsupportedError(what, help="cast to float32 first", code="E318")
         return self.numpy().__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -461,7 +460,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
         array = self._array()
-        return (array.astype(np.float32) if self.dtype == D.bfloat16 else array).tolist()
+        return (array.astype(np.float32) if D.is_extended(self.dtype) else array).tolist()
 
     def __bool__(self) -> bool:
         refuse_truth()

@@ -25,6 +25,7 @@ from pullback.ir.graph import Definition, Keep, Value, read
 from pullback.tensor.face.dialect import shown, spelled
 from pullback.tensor.face.tensor import State, Tensor, check_device, operand, shape_of, value_of
 from pullback.tensor.library import steady
+from pullback.tensor.library.scalars import facts
 from pullback.tensor.library.threefry import swap_or_not, threefry, word
 from pullback.tensor.record.trace import Array, Handle, array_of, bind, current, realize
 from pullback.tensor.shaped import shaped
@@ -180,7 +181,7 @@ def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
         high = Mul(Cast(FloorDiv(a, word(1 << 5)), kind), E.const(2.0**26, kind))
         low = Cast(FloorDiv(b, word(1 << 6)), kind)
         return Mul(Add(high, low), E.const(2.0**-53, kind))
-    digits = {D.bfloat16: 8, D.float16: 11}.get(kind, 24)
+    digits = facts(kind)[0]
     whole = Cast(FloorDiv(a, word(1 << (32 - digits))), D.float32)
     return Mul(whole, E.const(2.0**-digits, D.float32))
 

@@ -60,7 +60,7 @@ def both_wide(function: Any) -> Any:
 
     def widened(*args: Expr) -> Expr:
         kind = args[0].dtype
-        if not kind.is_float or kind.bits > 16:
+        if not D.is_half(kind):
             value: Expr = function(*args)
             return value
         return W.cast(function(*(Cast(a, D.float32) for a in args)), kind)
@@ -72,6 +72,7 @@ def both_wide(function: Any) -> Any:
 
 
 def _signbit(x: Expr) -> Expr:
+    x = Cast(x, D.float32) if x.dtype == D.float8_e4m3fn else x  # its 1 / 0 is NaN
     zero = F.like(0, x)
     if not x.dtype.is_float:
         return Less(x, zero)
@@ -93,11 +94,11 @@ def _heaviside(x: Expr, middle: Expr) -> Expr:
 
 
 def _is_positive_infinity(x: Expr) -> Expr:
-    return Equal(x, E.highest(x.dtype)) if x.dtype.is_float else E.const(False, D.bool_)
+    return Equal(x, F.like(math.inf, x)) if x.dtype.is_float else E.const(False, D.bool_)
 
 
 def _is_negative_infinity(x: Expr) -> Expr:
-    return Equal(x, E.lowest(x.dtype)) if x.dtype.is_float else E.const(False, D.bool_)
+    return Equal(x, F.like(-math.inf, x)) if x.dtype.is_float else E.const(False, D.bool_)
 
 
 def signbit(x: Any) -> Any:
@@ -424,7 +425,7 @@ def _mantissa(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _wide_mantissa(x: Expr) -> tuple[Expr, Expr]:
-    if x.dtype.bits > 16:
+    if not D.is_half(x.dtype):
         return _mantissa(x)
     m, e = _mantissa(Cast(x, D.float32))
     return Cast(m, x.dtype), e
@@ -455,7 +456,7 @@ def ldexp(x1: Any, x2: Any) -> Any:
     shape = W.broadcast_shapes([base.shape, power.shape])
     axes = W.axes_of(shape)
     n = W.lifted(power, D.int64, shape, axes)
-    x = W.lifted(base, D.float32 if kind.bits == 16 else kind, shape, axes)
+    x = W.lifted(base, D.float32 if D.is_half(kind) else kind, shape, axes)
     return Tensor(W.make("ldexp", shape, W.cast(scaled(x, n), kind)))
 
 

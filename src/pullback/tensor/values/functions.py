@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import bool_
+from pullback.ir.dtype import bool_, float8_e4m3fn
 from pullback.ir.expr import Add, And, Cast, Const, Equal, Expr, FloorDiv, If, Less, Mod, Mul, Or
 from pullback.ir.functions import Scalar, like, wide
 
@@ -94,13 +94,15 @@ def is_inf(x: Expr) -> Expr:
     """``x == inf or x == -inf``"""
     if not x.dtype.is_float:
         return Const(False, bool_)
-    return Or(Equal(x, E.highest(x.dtype)), Equal(x, E.lowest(x.dtype)))
+    return Or(Equal(x, like(math.inf, x)), Equal(x, like(-math.inf, x)))
 
 
 def is_finite(x: Expr) -> Expr:
     """``-inf < x < inf``"""
     if not x.dtype.is_float:
         return Const(True, bool_)
+    if x.dtype == float8_e4m3fn:
+        return Equal(x, x)
     return And(Less(E.lowest(x.dtype), x), Less(x, E.highest(x.dtype)))
 
 

@@ -10,7 +10,7 @@ not; 3: there is no device. `--fake` runs it on none: kernels of `nvptx` thread 
 processor (tests/fake_warps.py), those of Triton by its interpreter (tests/fake_triton.py); its
 times say nothing.
 
-Sections, what is worth most first: driver, programs, speed, tuning, training, triton, nvptx,
+Sections, what is worth most first: driver, programs, speed, tuning, training, sizes, triton, nvptx,
 bandwidth, products, attention, graphs, feeders, assembled. Those up to `triton` are programs of the
 backend `triton-cuda`, the others are of `nvptx`.
 """
@@ -402,6 +402,63 @@ def training(room: Room) -> Result:
     return room.facts
 
 
+def sizes(room: Room) -> Result:
+    """One program for sizes in any order, on tensors that stay on the device, behind others too;
+    PyTorch's, and `pb.torch.step`, where PyTorch has a device.
+    """
+    most, width = room.size(8192, 64), room.size(256, 8)
+    n, w = pb.dim("n", 1, most), normal(width, width) / width
+
+    def chain(x: Any) -> Any:
+        y = pb.tanh(x @ w)
+        return pb.tanh((y + pb.sum(y, axis=0)) @ w)
+
+    shapes = {"rows": (n, width), "columns": (width, n)}
+    for name, shape in shapes.items():
+        by = chain if name == "rows" else lambda x: chain(x.T).T
+        made = pb.jit(by, shapes=[shape], options=TRITON)
+        for size in (most // 3, 5, most, 1, most // 2):
+            x = normal(*(size if e is n else e for e in shape))
+            got = made(pb.tensor(x).to("cuda")).numpy()
+            want = pb.jit(by, options=LLVM)(x).numpy()
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3, err_msg=f"{name} {size}")
+        assert made.traces == 1, f"{name}: {made.traces} programs"
+        room.tell(name, "five sizes, one program")
+    room.tell("PyTorch", stepped(room.size(256, 8)))
+    return room.facts
+
+
+def stepped(width: int) -> str:
+    """Steps of training by `pb.torch.step` on CUDA tensors, of batches of several sizes, beside
+    those of eager.
+    """
+    if find_spec("torch") is None:
+        return "not installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "it has no device"
+    losses = []
+    for own in (True, False):
+        torch.manual_seed(SEED)
+        first, last = (torch.nn.Linear(width, width, device="cuda") for _ in range(2))
+        model = torch.nn.Sequential(first, torch.nn.GELU(), last)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        step = pb.torch.step(model, torch.nn.functional.mse_loss, optimizer)
+        for size in (64, 64, 33, 100, 64):
+            x, y = (torch.randn(size, width, device="cuda") for _ in range(2))
+            if own:
+                losses.append(float(step(x, y)))
+                continue
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+    np.testing.assert_allclose(losses[:5], losses[5:], rtol=1e-2)
+    return "five steps as eager's"
+
+
 def tritons(room: Room) -> Result:
     """The cells of the conformance suite by Triton's kernels."""
     return executed(room, TRITON.backend, room.size(2, 60))
@@ -576,6 +633,7 @@ SECTIONS: dict[str, tuple[Callable[[Room], Result], int]] = {
     "speed": (speed, 120),
     "tuning": (tuning, 100),
     "training": (training, 60),
+    "sizes": (sizes, 60),
     "triton": (tritons, 100),
     "nvptx": (warps, 100),
     "bandwidth": (bandwidth, 30),

@@ -497,6 +497,41 @@ class FakeCuda:
             self._on_device(place.value, size.value, "a copy on the device")
         return self._copy(to.value, source.value, size.value, stream, "a copy on the device")
 
+    def cuMemcpy3DAsync_v2(self, place: Any, stream: Any) -> int:
+        """Rows on the device, by pitches: what is touched, and nothing between rows."""
+        how = place._obj
+        name = "a copy of rows on the device"
+        if how.to_kind != 2 or how.source_kind != 2 or not how.width:
+            return INVALID
+        sides = {}
+        for side in ("to", "source"):
+            at, pitch, high = (getattr(how, f"{side}_{n}") for n in ("device", "pitch", "height"))
+            if pitch < how.width or high < how.height:
+                return INVALID
+            places = [(z, y) for z in range(how.depth) for y in range(how.height)]
+            sides[side] = [at + (z * high + y) * pitch for z, y in places]
+        size, pairs = how.width, list(zip(sides["to"], sides["source"], strict=True))
+        for address in (a for pair in pairs for a in pair):
+            self._on_device(address, size, name)
+
+        def run() -> None:
+            for to, source in pairs:
+                ctypes.memmove(to, source, size)
+
+        touches = [(a, a + size, a == to) for to, source in pairs for a in (source, to)]
+        return self._give(stream, Step(name, run, touches))
+
+    def cuMemcpyPeerAsync(
+        self, to: Any, to_context: Any, source: Any, source_context: Any, size: Any, stream: Any
+    ) -> int:
+        name = "a copy from device to device"
+        for place, context in ((to, to_context), (source, source_context)):
+            self._on_device(place.value, size.value, name)
+            device = self.holder(place.value, size.value, name).device
+            if device != context.value - 1:
+                raise Violation(f"{name}: memory of device {device}, a context of another")
+        return self._copy(to.value, source.value, size.value, stream, name)
+
     def cuMemsetD8Async(self, to: Any, byte: Any, size: Any, stream: Any) -> int:
         self._on_device(to.value, size.value, "a fill")
         touches = [(to.value, to.value + size.value, True)]

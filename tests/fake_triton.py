@@ -29,7 +29,8 @@ from pullback.backends.triton import device as interpreter
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.offline import Binary, Order
 from pullback.ir.dtype import DType, int64
-from pullback.ir.expr import upper
+from pullback.ir.expr import Dim, upper
+from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel as Fused
 
 SCRATCH = 64  # bytes of each block, so that somebody has to bring them
@@ -66,17 +67,22 @@ class Blocks:
         names = head.partition("(")[2].split(", ")
         heads = "tl.store({}", "where = {} + "  # an accumulating write says first where
         writes = [any(h.format(n) in launch.source for h in heads) for n in names]
-        sizes = [prod(box(v)) * v.dtype.itemsize for v in launch.arguments]
         aligned = backend.aligned(launch)
         count, wrong = len(launch.arguments), 16 * len(launch.sites)
         described = DESCRIPTOR * descriptors(launch.source, launch.name)
         scratch, align = described or binary.scratch, DESCRIPTOR if described else 1
         most = prod(-(-prod(map(upper, extents)) // block) for extents, block in launch.grid)
 
+        def sizes(given: Sequence[Any]) -> list[int]:
+            """Bytes of the arguments in a launch: rows beyond what it is told are not there."""
+            own = [dim.name for dim in launch.sizes]
+            told = dict(zip(own, given[count : count + len(own)], strict=True))
+            return [extent_bytes(v, told) for v in launch.arguments]
+
         def touched(given: Sequence[Any]) -> list[tuple[int, int, bool]]:
             if len(given) != len(names) + offline.HIDDEN:
                 raise Violation(f"{binary.name} takes {len(names)} parameters, not {len(given)}")
-            parts = list(zip(given[:count], sizes, writes[:count], strict=True))
+            parts = list(zip(given[:count], sizes(given), writes[:count], strict=True))
             parts += [(given[len(names) - 1], wrong, True)] * bool(wrong)
             return [*parts, (given[len(names)], scratch * most, True)]
 
@@ -92,7 +98,7 @@ class Blocks:
             for n in aligned:
                 if given[n] % 16:
                     raise Violation(f"{names[n]} of {binary.name} begins at {given[n]:#x}")
-            places = zip(given[:count], sizes, kinds, strict=True)
+            places = zip(given[:count], sizes(given), kinds, strict=True)
             arguments: list[Any] = [memory(*place) for place in places]
             arguments += [ctypes.c_int64(n).value for n in given[count : len(names) - bool(wrong)]]
             if wrong:
@@ -108,6 +114,12 @@ def descriptors(source: str, name: str) -> int:
     """How many a function makes."""
     own = source.partition(f"def {name}(")[2].partition("@triton.jit")[0]
     return own.count("tl.make_tensor_descriptor(")
+
+
+def extent_bytes(variable: Variable, told: dict[str, int]) -> int:
+    """Of a variable: an extent that a launch is not told has its least."""
+    rows = [told.get(e.name, e.lo) if isinstance(e, Dim) else e for e in variable.shape[:1]]
+    return prod((*rows, *box(variable)[1:])) * variable.dtype.itemsize
 
 
 def marked(name: bytes) -> bytes:

@@ -109,7 +109,7 @@ class Warps:
 
         def touched(given: Sequence[Any]) -> list[tuple[int, int, bool]]:
             parts = [
-                (at, a.size * a.dtype.itemsize, a in writes)
+                (at, self._extent(routine, name, at, a), a in writes)
                 for at, a in zip(given, arrays, strict=False)
             ]
             return [*parts, (given[-2], 24, True), (given[-1], scratch, True)]
@@ -122,6 +122,16 @@ class Warps:
                 raise Violation(f"threads of a warp of {name} meet at different places")
 
         return Kernel(run, touched)
+
+    def _extent(self, routine: Routine, name: str, at: int, array: Array) -> int:
+        """Bytes of an argument; where extents are symbolic, at most those of its block: code does
+        not say which of its arguments have them.
+        """
+        most = array.size * array.dtype.itemsize
+        if not routine.sizes:
+            return most
+        block = self.fake.holder(at, 0, name)
+        return min(most, block.base + block.size - at)
 
 
 def counted(given: Sequence[Any], blocks: int, each: int) -> None:

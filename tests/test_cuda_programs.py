@@ -107,16 +107,24 @@ def test_a_loop_is_a_graph(on: On) -> None:
 
 @each
 def test_symbolic_extents_are_captured_again(on: On) -> None:
-    n = pb.dim("n", 1, 8)
-    made = pb.jit(
-        lambda x: pb.loop(3, lambda i, h: h + pb.sum(h), x), shapes=[(n,)], options=on.options
-    )
-    for size in (3, 8, 3):
-        x = np.arange(size, dtype=np.float32)
+    n, w = pb.dim("n", 1, 1 << 12), np.eye(8, dtype=np.float32) * 0.5
+
+    def body(i: Any, h: Any) -> Any:
+        y = pb.tanh(h @ w)
+        return h + pb.tanh((y + pb.sum(y, axis=0)) @ w)
+
+    made = pb.jit(lambda x: pb.loop(3, body, x), shapes=[(n, 8)], options=on.options)
+    arenas = []
+    for size in (3, 40, 3, 1, 700, 39):
+        x = RNG.standard_normal((size, 8)).astype(np.float32)
         want = x.copy()
         for _ in range(3):
-            want = want + want.sum()
-        np.testing.assert_allclose(made(x).numpy(), want, rtol=1e-6)
+            y = np.tanh(want @ w)
+            want = want + np.tanh((y + y.sum(0)) @ w)
+        for given in (x, pb.tensor(x).to("cuda")):
+            np.testing.assert_allclose(made(given).numpy(), want, rtol=1e-4, atol=1e-5)
+        arenas.append(made.program.runner.own._arena)
+    assert len(set(arenas)) == 3 and arenas[1] == arenas[3], "it moves where it has to grow"
 
 
 @each

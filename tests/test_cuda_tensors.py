@@ -15,12 +15,14 @@ import pytest
 import fake_warps
 import pullback as pb
 from fake_warps import Warps
+from pullback.backends.cuda import driver as cuda
 from pullback.config import Options
 from pullback.errors import DeviceError, PullbackError
 from test_nvptx import OPTIONS, needs_c
 
 pytestmark = needs_c
-X = np.random.default_rng(0).standard_normal((5, 33)).astype(np.float32)
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((5, 33)).astype(np.float32)
 UP, DOWN, WITHIN = "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2"
 
 
@@ -253,11 +255,55 @@ def test_the_host_computes_with_a_copy(warps: Warps) -> None:
     assert got.device == "cpu" and copies(warps)[1] == 1
 
 
-def test_symbolic_extents_take_copies(warps: Warps) -> None:
-    n = pb.dim("n", 1, 8)
-    made = pb.jit(lambda x: x * 2, shapes=[(n,)], options=OPTIONS)
-    there = pb.tensor(X[0, :5]).to("cuda")
-    np.testing.assert_array_equal(made(there).numpy(), X[0, :5] * 2)
+def test_symbolic_extents_are_taken_where_they_lie(warps: Warps) -> None:
+    """In any order of sizes, without a copy: rows lie the same whatever their number is."""
+    n = pb.dim("n", 0, 64)
+    made = pb.jit(lambda x: pb.tanh(x) * 2 + pb.sum(x, axis=0), shapes=[(n, 5)], options=OPTIONS)
+    for size in (3, 64, 7, 0, 1, 33, 3):
+        x = np.random.default_rng(size).standard_normal((size, 5)).astype(np.float32)
+        there = pb.tensor(x).to("cuda")
+        before = copies(warps)
+        got = made(there)
+        assert got.device == "cuda:0" and copies(warps) == before
+        np.testing.assert_allclose(got.numpy(), np.tanh(x) * 2 + x.sum(0), rtol=1e-4, atol=1e-5)
+    assert made.traces == 1
+
+
+def test_extents_behind_others_are_copied_on_the_device(warps: Warps) -> None:
+    n, m, k = pb.dim("n", 1, 4), pb.dim("m", 1, 5), pb.dim("k", 1, 6)
+    made = pb.jit(lambda x: x * 2 + 1, shapes=[(2, n, 3, m, k)], options=OPTIONS)
+    for sizes in ((2, 3, 4), (4, 5, 6), (1, 5, 2), (4, 2, 6), (1, 1, 1)):
+        x = RNG.standard_normal((2, sizes[0], 3, *sizes[1:])).astype(np.float32)
+        there = pb.tensor(x).to("cuda")
+        up, down, _ = copies(warps)
+        got = made(there)
+        assert got.device == "cuda:0" and copies(warps)[:2] == (up, down), "none by the host"
+        np.testing.assert_array_equal(got.numpy(), x * 2 + 1)
+    assert "cuMemcpy3DAsync_v2" in warps.fake.calls
+
+
+def test_an_arena_is_as_large_as_runs_want_it(warps: Warps) -> None:
+    """It grows with what comes, not to the bound; what is smaller runs in it."""
+    most = 1 << 16
+    n, w = pb.dim("n", 1, most), np.eye(8, dtype=np.float32) * 0.5
+
+    def chain(x: Any) -> Any:
+        y = pb.tanh(x @ w)
+        z = pb.tanh((y * pb.sum(y, axis=0)) @ w)
+        return pb.sum(z * y, axis=0)
+
+    made = pb.jit(chain, shapes=[(n, 8)], options=OPTIONS)
+    bytes_of = {}
+    for size in (3, 100, 20, 104, 1, 800):
+        x = RNG.standard_normal((size, 8)).astype(np.float32)
+        got = made(pb.tensor(x).to("cuda")).numpy()
+        want = pb.jit(chain)(x).numpy()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        bytes_of[size] = sum(b.size for b in warps.fake.blocks if b.alive)
+    arena = made.program.plan.arena_bytes
+    assert bytes_of[800] < arena - 2 * (most - 1000) * 32, "y and z, as many rows as they have"
+    assert bytes_of[3] < bytes_of[100] == bytes_of[104] < bytes_of[800]
+    assert made.traces == 1
 
 
 def test_memory_is_given_back(warps: Warps) -> None:
@@ -275,3 +321,53 @@ def test_out_of_memory_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="a tensor of 40000 bytes") as error:
         pb.zeros(10000).to("cuda")
     assert error.value.code == "E442"
+
+
+def test_from_device_to_device(warps: Warps) -> None:
+    """By no way of the host, in the contexts of both; what another library lends is waited for."""
+    there = pb.tensor(X).to("cuda:0")
+    before = copies(warps)
+    other = there.to("cuda:1")
+    assert other.device == "cuda:1" and copies(warps) == before
+    assert warps.fake.calls.count("cuMemcpyPeerAsync") == 1
+    np.testing.assert_array_equal(other.numpy(), X)
+    np.testing.assert_array_equal(other.to("cuda:0").numpy(), X)
+    assert pb.tensor(X[:0]).to("cuda:0").to("cuda:1").shape == (0, 33)
+    made = pb.jit(lambda x: x * 2, options=replace(OPTIONS, target="cuda:1"))
+    np.testing.assert_array_equal(made(other).numpy(), X * 2)
+
+
+def test_what_is_lent_is_waited_for_by_the_other_device(warps: Warps) -> None:
+    """The maker's stream is late: an event of its device holds the copy back."""
+    on = cuda.driver(0)
+    whole = pb.tensor(X * 0).to("cuda:0")
+    with on.here():
+        stream = on.stream()
+        facts = dict(whole.__cuda_array_interface__, stream=stream)
+        lent = pb.asarray(Shown(facts))
+        on.to_device(facts["data"][0], X.ctypes.data, X.nbytes, stream)
+        again = pb.asarray(Shown(facts))
+    np.testing.assert_array_equal(again.to("cuda:1").numpy(), X)
+    del lent
+
+
+class Shown:
+    """An array of another library's, in order of a stream."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.__cuda_array_interface__ = facts
+
+
+def test_what_receivers_are_shown_is_as_large_as_its_bound(warps: Warps) -> None:
+    """They copy all of it: a tensor that is smaller goes to memory that is not."""
+    n, seen = pb.dim("n", 1, 64), []
+
+    def show(x: Any) -> Any:
+        pb.Receiver(lambda a: seen.append(np.array(a)), [x])
+        return x * 2
+
+    made = pb.jit(show, shapes=[(n, 3)], options=OPTIONS)
+    for size in (5, 64, 2):
+        x = RNG.standard_normal((size, 3)).astype(np.float32)
+        np.testing.assert_array_equal(made(pb.tensor(x).to("cuda")).numpy(), x * 2)
+        np.testing.assert_array_equal(seen[-1][:size], x)

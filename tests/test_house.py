@@ -71,7 +71,7 @@ ROOM_LINES = {
     "ir": 2455,
     "lower": 3940,
     "machine": 250,
-    "memory": 700,
+    "memory": 750,
     "pipeline": 350,
     "prepare": 550,
     "runtime": 1000,

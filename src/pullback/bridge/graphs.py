@@ -173,7 +173,6 @@ class Native:
         self._gm = gm
         self._options = options
         self._place = place_of(gm.graph)
-        opened = opened and self._place == CPU
         nodes = list(gm.graph.nodes)
         self._given = [n for n in nodes if n.op == "placeholder"]
         self._seed = next((n for n in nodes if n.target == SEED), None)
@@ -242,7 +241,7 @@ class Native:
         results = [*self._results, *(source for _, source in self._writes)]
         count = len(self._results)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
-        how = self._orders, writes, self._options, applied
+        how = self._orders, writes, self._options, applied, self._place
         reason = ""
         for alike in (False, True):
             try:

@@ -77,15 +77,24 @@ class Lying:
             return tensor
         own = room(self.box, tensor.dtype, sizes, dense)
         if self.copied:
-            moving = {axis for terms in self.terms for axis, _ in terms}
-            part = tensor[tuple([slice(None if n in moving else 1) for n in range(tensor.ndim)])]
-            shape = actual(self.box, sizes)
-            own[tuple(map(slice, shape))].copy_(part.reshape(shape))
+            rows = self.rows(tensor, sizes)
+            own[tuple(map(slice, rows.shape))].copy_(rows)
             return own
-        pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        reach = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
-        own.view(-1)[:reach].copy_(tensor.as_strided((reach,), (1,)))
+        end = reach(tensor)
+        own.view(-1)[:end].copy_(tensor.as_strided((end,), (1,)))
         return own
+
+    def rows(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """The elements of a tensor that does not lie so, in the shape of the variable."""
+        moving = {axis for terms in self.terms for axis, _ in terms}
+        part = tensor[tuple([slice(None if n in moving else 1) for n in range(tensor.ndim)])]
+        return part.reshape(actual(self.box, sizes))
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """Elements of memory from the first to the last that it has."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
 
 
 def _index(axes: Sequence[Expr], terms: Terms) -> Expr:

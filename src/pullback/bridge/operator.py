@@ -205,7 +205,7 @@ class Operator:
         programs = self._placed.get(key)
         if programs is None:
             own = self.programs
-            made = Programs(self.function, own.defaults, self.options, own.dims, device=device)
+            made = Programs(self.function, own.defaults, self.options, own.dims, place=device)
             programs = self._placed.setdefault(key, made)
         return programs
 

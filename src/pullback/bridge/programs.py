@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from pullback.backends.host.system import array_at
-from pullback.backends.registry import GPU
+from pullback.bridge import device
 from pullback.bridge.derived import Derived
 from pullback.bridge.layout import apart, memory, placed
 from pullback.bridge.lying import Axes, Lying, actual, led, out, room
@@ -28,7 +27,7 @@ from pullback.config import Options
 from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Dim, Extent, upper
+from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
@@ -77,6 +76,7 @@ class Ready:
         "entry",
         "go",
     )
+    AWAY = False  # whether what runs it takes tensors of a device
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Ready:
             for v in entry.outputs
         ]
         self.go: Callable[[list[int]], None] = entry.executable.runner.go or self._interpreted
-        self._dense = entry.executable.runner.go is None
+        self._dense = entry.executable.runner.go is None and not self.AWAY
         places = lying or {}
         self._copied = {n: lies for n, lies in places.items() if lies.copied or self._dense}
         self._apart = bool(self._copied) or not all(led(v.shape) for v in entry.outputs)
@@ -148,59 +148,25 @@ _ROWS = torch.contiguous_format
 class Launched(Ready):
     """A program of a device on tensors that lie there, in the order of PyTorch's current stream.
 
-    Numbers of the host, such as a seed, are copied there; results are PyTorch's, of its allocator.
+    What does not lie as the program has it is copied on the device.
     """
 
     __slots__ = ()
+    AWAY = True
 
     def run(self, args: Sequence[Any]) -> Any:
-        """The results: new tensors, in row-major order."""
-        device = torch.device(self.entry.executable.options.target)
-        results = [made_on(device, r.shape, r.dtype) for r in self._results]
-        self.fill(args, results)
+        """The results: new tensors of PyTorch's allocator, in row-major order."""
+        given = list(args)
+        for n, lies in self._copied.items():
+            given[n] = lies.rows(args[n], self._named).contiguous()
+        place = torch.device(self.entry.executable.options.target)
+        results = [device.made_on(place, r.shape, r.dtype) for r in self._results]
+        self.fill(given, results)
         return results[0] if len(results) == 1 else tuple(results)
 
     def fill(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         """The results, into tensors that are as they will be."""
-        own = self.entry.executable
-        runner: Any = own.runner
-        given = [*(args[n] for n in self._tensors), *settled(self.entry.read), *results]
-        pairs = zip(own.program.state, given, strict=True)
-        bound = {v: _bound(v, x, runner.own) for v, x in pairs}
-        runner.own.run(bound, self._named, current_stream([*results, *args]))
-
-
-def _bound(variable: Variable, given: Any, runner: Any) -> Any:
-    """What a program is bound to: memory of the device by its address, an array of the host."""
-    if not isinstance(given, _Given):
-        return given.array
-    shape = tuple(upper(e) for e in variable.shape)
-    if is_here(given):
-        return array_at(_address(given), shape, variable.dtype.numpy)
-    return runner.at(_address(given), shape, variable.dtype.numpy)
-
-
-def made_on(device: torch.device, shape: Any, kind: Any) -> Any:
-    """A tensor of PyTorch's allocator, not filled."""
-    return torch.empty(shape, dtype=kind, device=device)
-
-
-def is_here(tensor: Any) -> bool:
-    """Whether it lies in memory of this processor."""
-    return bool(tensor.is_cpu)
-
-
-def current_stream(tensors: Sequence[Any]) -> int:
-    """The stream that PyTorch gives work of these tensors' device to."""
-    device = next(t.device for t in tensors if isinstance(t, _Given) and not is_here(t))
-    return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-def placed_on(device: torch.device, options: Options | None) -> Options:
-    """Options of programs of a device, deterministic where PyTorch's algorithms are."""
-    own = Options.from_environment() if options is None else options
-    same = own.deterministic or torch.are_deterministic_algorithms_enabled()
-    return replace(own, backend=GPU, target=f"cuda:{device.index or 0}", deterministic=same)
+        device.launch(self.entry, [args[n] for n in self._tensors], results, self._named)
 
 
 def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedError:
@@ -214,7 +180,7 @@ class Programs:
 
     `dims`: the symbolic axes of tensors, for all sizes of which one program serves. `writes`:
     results that are written into the memory of an argument, which they fill, and by which place.
-    `device`: where the tensors lie.
+    `place`: the device where the tensors lie.
     """
 
     def __init__(
@@ -224,11 +190,11 @@ class Programs:
         options: Options | None,
         dims: DimsOf,
         writes: Mapping[int, int] | None = None,
-        device: torch.device = CPU,
+        place: torch.device = CPU,
     ) -> None:
-        self.function, self.device = function, device
+        self.function, self.place = function, place
         self.dims = dims
-        own = options if device == CPU else placed_on(device, options)
+        own = options if place == CPU else device.placed_on(place, options)
         self.jit = Jit(over_memory(function, writes or {}), options=own)
         self.defaults = defaults
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
@@ -265,7 +231,7 @@ class Programs:
                 entry = self._compiled(args, lying)
                 known.append(entry)
             tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-            kind = Ready if self.device == CPU else Launched
+            kind = Ready if self.place == CPU else Launched
             ready = self._known[key] = kind(entry, tensors, len(args), sizes, lying)
             return ready
 

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from pullback.bridge.aten.recurrent import STEPS
+from pullback.bridge.programs import PLACES
 
 CALLS = {getattr(torch, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -68,7 +69,8 @@ def _allows(node: Node) -> bool:
 def _autocast(node: Node) -> bool:
     """Whether types of a region are not those of its tensors."""
     names = [getattr(n.target, "__name__", "") for n in node.graph.nodes]
-    return torch.is_autocast_enabled("cpu") or "_enter_autocast" in names
+    enabled = any(map(torch.is_autocast_enabled, PLACES))
+    return enabled or "_enter_autocast" in names
 
 
 def _value(node: Any) -> Any:

@@ -17,12 +17,12 @@ import sympy
 import torch
 from torch.fx import Node
 
-from pullback.bridge import folds, grown, numbers
+from pullback.bridge import device, folds, grown, numbers
 from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
-from pullback.bridge.lying import actual, led, out, room
-from pullback.bridge.programs import KINDS, MOST, TYPES, array, kind_of, over_memory
+from pullback.bridge.lying import Lying, actual, led, out, room
+from pullback.bridge.programs import CPU, KINDS, MOST, TYPES, array, kind_of, over_memory
 from pullback.bridge.record import RECORD
 from pullback.bridge.signature import Parameter, Signature
 from pullback.config import Options
@@ -95,6 +95,7 @@ class Sized:
         writes: Mapping[int, int],
         options: Options | None,
         applied: Applied,
+        place: torch.device,
         alike: bool = False,
     ) -> None:
         self._places, self._steps, self._outputs = places, steps, results
@@ -107,11 +108,19 @@ class Sized:
         self._sums = grown.sums([*places, *steps], self._expression)
         self._shapes = {n: self._atoms(n) for n in places}
         self._open = [n for n, p in enumerate(places) if _is_tensor(p) and symbolic(p)]
+        self._strided = [
+            n
+            for n in self._open
+            if _is_strided(places[n].meta["val"])
+            and all(len(g) == 1 for g in self._shapes[places[n]])
+        ]
         if any(place in self._open for place in writes.values()):
             raise ShapeError("a write into an argument of symbolic size", code="E120")
         names = [Parameter(f"{p.name}_", "Tensor" if _is_tensor(p) else "int") for p in places]
         derived = Derived("graph", Signature(tuple(names), len(results)), self._traced)
-        self._jit = Jit(over_memory(derived, writes), options=options)
+        self._place = place
+        own = options if place == CPU else device.placed_on(place, options)
+        self._jit = Jit(over_memory(derived, writes), options=own)
         self._dims: Dims = {}
         self._programs: dict[Any, Sizing] = {}
         self._try()
@@ -345,7 +354,8 @@ class Sized:
         sizes |= {own: grown.valued(own, sizes) for own in self._sums}
         if not all(self._dims[s].lo <= size <= self._dims[s].hi for s, size in sizes.items()):
             return None
-        return self._sizing(args).run(args, sizes)
+        lying = self._lying(args)
+        return self._sizing(args, lying).run(args, sizes, lying)
 
     def _grow(self, sizes: Mapping[Any, int]) -> None:
         """Bounds for larger sizes; not beyond those that the user told."""
@@ -355,25 +365,36 @@ class Sized:
             ranges[symbol] = old.lo, max(old.hi, _range(told, sizes[symbol])[1])
         self._dims = self._sized(ranges)
 
-    def _sizing(self, args: Sequence[Any]) -> Sizing:
+    def _sizing(self, args: Sequence[Any], lying: Mapping[int, Lying]) -> Sizing:
         """A program within the bounds, for arguments that lie like these."""
         with self._jit.lock:
             fixed = [n for n, a in enumerate(args) if n not in self._open]
             lies = tuple([_lies(args[n]) if _is_tensor(self._places[n]) else 0 for n in fixed])
-            key = (tuple(self._dims.values()), lies)
+            key = (tuple(self._dims.values()), lies, *lying.values())
             sizing = self._programs.get(key)
             if sizing is None or not sizing.entry.fits():
-                sizing = self._programs[key] = self._made(args)
+                sizing = self._programs[key] = self._made(args, lying)
             return sizing
 
-    def _made(self, args: Sequence[Any]) -> Sizing:
+    def _lying(self, args: Sequence[Any]) -> dict[int, Lying]:
+        """How arguments lie that are read where they do."""
+        lying = {}
+        for n in self._strided:
+            own = enumerate(self._extents(self._places[n]))
+            lying[n] = Lying.of(args[n], {axis: e for axis, e in own if isinstance(e, Dim)})
+        return lying
+
+    def _made(self, args: Sequence[Any], lying: Mapping[int, Lying]) -> Sizing:
         tensors = [n for n, p in enumerate(self._places) if _is_tensor(p)]
         boxes: list[tuple[Extent, ...]] = []
         layouts: list[Any] = [None] * len(args)
         whole = [p.meta["val"] for p in self._places]
         for n in tensors:
             shape, strides = tuple(args[n].shape), tuple(args[n].stride())
-            if n in self._open:
+            if n in lying:
+                boxes.append(lying[n].box)
+                layouts[n] = lying[n]
+            elif n in self._open:
                 boxes.append(self._extents(self._places[n]))
             else:
                 boxes.append(memory(shape, strides))
@@ -390,7 +411,7 @@ class Sized:
             shape if order is None else tuple([shape[a] for a in order])
             for shape, order in zip(shapes, self._orders, strict=False)
         ]
-        return Sizing(entry, tensors, opened, dict(self._dims), promised)
+        return Sizing(entry, tensors, opened, dict(self._dims), promised, self._place)
 
 
 class Sizing:
@@ -403,38 +424,66 @@ class Sizing:
         shapes: Mapping[int, tuple[Extent, ...]],
         dims: Dims,
         promised: Sequence[tuple[Any, ...]],
+        place: torch.device,
     ) -> None:
-        self.entry = entry
+        self.entry, self._place = entry, place
         self._tensors, self._shapes, self._dims, self._promised = tensors, shapes, dims, promised
         self._names = {dim.name: symbol for symbol, dim in dims.items()}
 
-    def run(self, args: Sequence[Any], sizes: Mapping[Any, int]) -> tuple[Any, ...]:
+    def run(
+        self, args: Sequence[Any], sizes: Mapping[Any, int], lying: Mapping[int, Lying]
+    ) -> tuple[Any, ...]:
         """The results: new tensors, in row-major order."""
         named = {dim.name: sizes[symbol] for symbol, dim in self._dims.items()}
-        go = self.entry.executable.runner.go
+        run = self._here if self._place == CPU else self._there
+        shapes = [[_value(e, sizes) for e in shape] for shape in self._promised]
+        return tuple(
+            [t.view(shape) for t, shape in zip(run(args, named, lying), shapes, strict=True)]
+        )
+
+    def _there(
+        self, args: Sequence[Any], sizes: Mapping[str, int], lying: Mapping[int, Lying]
+    ) -> list[Any]:
+        """On a device, where what lies in another way is copied."""
+        held = list(args)
+        for n in self._shapes:
+            lies = lying.get(n)
+            if lies is None or lies.copied:
+                held[n] = (args[n] if lies is None else lies.rows(args[n], sizes)).contiguous()
+        outputs = self.entry.outputs
+        made = [
+            device.made_on(self._place, actual(v.shape, sizes), KINDS[v.dtype]) for v in outputs
+        ]
+        device.launch(self.entry, [held[n] for n in self._tensors], made, sizes)
+        return made
+
+    def _here(
+        self, args: Sequence[Any], sizes: Mapping[str, int], lying: Mapping[int, Lying]
+    ) -> list[Any]:
+        """On this processor, by way of rooms for what does not lie as the program has it."""
+        go, outputs = self.entry.executable.runner.go, self.entry.outputs
         direct = go is None
-        held = [self._passed(n, args[n], named, direct) for n in self._tensors]
-        made = [room(v.shape, KINDS[v.dtype], named, direct) for v in self.entry.outputs]
+        held = [self._passed(n, args[n], sizes, direct, lying.get(n)) for n in self._tensors]
+        made = [room(v.shape, KINDS[v.dtype], sizes, direct) for v in outputs]
         given = [t.data_ptr() for t in held] + [v.at for v in settled(self.entry.read)]
         given += [t.data_ptr() for t in made]
         if go is None:
             state = self.entry.executable.program.state
             pairs = zip(state, given, strict=True)
-            self.entry.executable.run({v: array(v, at, named) for v, at in pairs})
+            self.entry.executable.run({v: array(v, at, sizes) for v, at in pairs})
         else:
-            go([*given, *(named[name] for name in self.entry.executable.runner.sizes)])
-        return tuple(
-            [
-                out(t, v.shape, named).view([_value(e, sizes) for e in shape])
-                for t, v, shape in zip(made, self.entry.outputs, self._promised, strict=True)
-            ]
-        )
+            go([*given, *(sizes[name] for name in self.entry.executable.runner.sizes)])
+        return [out(t, v.shape, sizes) for t, v in zip(made, outputs, strict=True)]
 
-    def _passed(self, place: int, tensor: Any, sizes: Mapping[str, int], direct: bool) -> Any:
+    def _passed(
+        self, place: int, tensor: Any, sizes: Mapping[str, int], direct: bool, lies: Lying | None
+    ) -> Any:
         """An argument as the program reads it."""
         shape = self._shapes.get(place)
         if shape is None:
             return tensor
+        if lies is not None:
+            return lies.passed(tensor, sizes, direct)
         own = tensor.contiguous()
         if direct or led(shape):
             return own
@@ -442,6 +491,15 @@ class Sizing:
         held = room(shape, tensor.dtype, sizes, direct)
         held[tuple(map(slice, sized))].copy_(own.view(sized))
         return held
+
+
+def _is_strided(meta: Any) -> bool:
+    """Whether strides are numbers, and not those of rows."""
+    steps = meta.stride()
+    rows = (*(a * b for a, b in zip(steps[1:], meta.shape[1:], strict=True)), 1)
+    pairs = zip(steps, rows, strict=True)
+    numbers = all(isinstance(s, int) for s in steps)
+    return numbers and not all(isinstance(b, int) and a == b for a, b in pairs)
 
 
 def _product(own: Any) -> tuple[Any, list[Any]]:

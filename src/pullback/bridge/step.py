@@ -16,11 +16,14 @@ from typing import Any
 
 import torch
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch.utils._pytree import tree_leaves
 
+from pullback.bridge import device
 from pullback.bridge.backend import Settings, backend
-from pullback.bridge.programs import caller
+from pullback.bridge.counted import Counted
+from pullback.bridge.programs import CPU, caller
 from pullback.bridge.scaled import follow, scaler_of
-from pullback.bridge.updates import Counts, Rule, counts_type, rule_of
+from pullback.bridge.updates import Counts, Rule, rule_of
 from pullback.errors import ArgumentError, PullbackError, UnsupportedError
 
 _NO_SCALAR, _CONSTANT = "no scalar", "constant"
@@ -178,7 +181,7 @@ class Traced:
                 return _NO_SCALAR
             if not value.requires_grad:
                 return _CONSTANT
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(params[0].device.type, enabled=False):
                 head = value.sum() if scale is None else value.sum() * scale
                 gradients = torch.autograd.grad(head, params, allow_unused=True)
                 with torch.no_grad():
@@ -296,6 +299,7 @@ class Step:
         self.optimizer = optimizer
         self._over = over
         self._calls = 0
+        self._counted = Counted()
         self._sums: dict[Any, Any] = {}
         self._owed: set[Any] = set()
         self._traced = traced
@@ -311,14 +315,15 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The loss of a batch before the step; with `outputs`, and what the model gave."""
-        given = self._given()
+        place = _place_of(self.optimizer, args, kwargs)
+        given = self._given(place)
         params = [s.parameter for s in given.slots]
         held = [[_wide_enough(h) for h in s.held] for s in given.slots]
         _refuse_hooks(self.optimizer, params)
         adding = (self._calls + 1) % self._over.calls != 0
         with torch._dynamo.config.patch(trace_autograd_ops=True, allow_rnn=True):
             try:
-                over = self._beside(params, adding)
+                over = self._beside(params, adding, place)
                 answer = self._compiled(args, kwargs, params, held, given.plan, given.rows, over)
             except BackendCompilerFailed as error:
                 raise _inner(error) from None
@@ -335,7 +340,7 @@ class Step:
             self._stepped(given.slots, used, sound is None or bool(sound))
         return (value, result) if self._traced.outputs else value
 
-    def _beside(self, params: Sequence[Any], adding: bool) -> tuple[Any, ...]:
+    def _beside(self, params: Sequence[Any], adding: bool, place: Any) -> tuple[Any, ...]:
         """Sums of gradients and whether they are of anything, whether this call only adds, the
         part of a loss that counts, its scale.
         """
@@ -347,7 +352,9 @@ class Step:
         sums = [_wide_enough(self._sums[p]) if several else None for p in params]
         owed = tuple([p in self._owed for p in params])
         scaler = self._over.scaler
-        scale = None if scaler is None else torch.tensor(scaler.get_scale(), dtype=torch.float32)
+        scale = None
+        if scaler is not None:
+            scale = _there(torch.tensor(scaler.get_scale(), dtype=torch.float32), place)
         return sums, owed, adding, 1.0 / self._over.calls, scale
 
     def _stepped(self, slots: Sequence[Slot], used: Sequence[bool], sound: bool) -> None:
@@ -361,7 +368,7 @@ class Step:
         own = type(self._traced.model).__name__
         return f"<pullback step of {own} by {type(self.optimizer).__name__}>"
 
-    def _given(self) -> Given:
+    def _given(self, place: Any) -> Given:
         """What the next step is given, as the optimizer has it now."""
         slots: list[Slot] = []
         rows: list[tuple[float, ...]] = []
@@ -381,7 +388,7 @@ class Step:
             rows += [self._rule.numbers(group, s) for s in (*(known or [begin]), begin)]
             forms.append(self._rule.form(group))
             slots += own
-        table = [torch.tensor(row, dtype=torch.float64) for row in rows]
+        table = [_there(torch.tensor(row, dtype=torch.float64), place) for row in rows]
         return Given(slots, (tuple(forms), tuple(places)), table)
 
     def _slot(self, p: Any, names: tuple[str, ...], group: Any) -> Slot:
@@ -405,12 +412,12 @@ class Step:
             before = float(all(state.get(n) is not None for n in names))
             return Slot(p, state, names, held, (before,), group)
         pairs = zip(self._rule.counted, self._rule.first(group), strict=True)
-        taken = tuple([float(state.get(name, begin)) for name, begin in pairs])
+        taken = tuple([self._counted.number(state.get(name, begin)) for name, begin in pairs])
         return Slot(p, state, names, held, taken, group)
 
     def _count(self, slots: Sequence[Slot], used: Sequence[bool]) -> None:
         """What the optimizer notes of a step, for parameters that had a gradient."""
-        steps = []
+        steps: list[Any] = []
         counted = self._rule.counted
         for slot, moved in zip(slots, used, strict=True):
             if not moved or not (slot.names or counted):
@@ -419,18 +426,38 @@ class Step:
             group = slot.group
             for name, begin in zip(counted, self._rule.first(group), strict=bool(counted)):
                 if name not in state:
-                    state[name] = torch.tensor(begin, dtype=counts_type())
+                    state[name] = self._counted.begun(begin, group, slot.parameter)
             for name, count in zip(counted[1:], self._rule.after(group, slot.taken), strict=True):
-                state[name].fill_(count)
+                self._counted.put(state[name], count)
             steps += [state[name] for name in counted[:1]]
             for name, tensor in zip(slot.names, slot.held, strict=True):
                 if state.get(name) is None:
                     state[name] = self._blank.pop((slot.parameter, name), tensor)
         if steps:
-            torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number is made one each time
+            self._counted.step(steps)
         self.optimizer._opt_called = True  # what schedulers ask before they step
         for hook in self.optimizer._optimizer_step_post_hooks.values():
             hook(self.optimizer, (), {})
+
+
+def _place_of(optimizer: Any, args: Any, kwargs: Any) -> torch.device:
+    """Where parameters lie, and all that a step is given but numbers.
+
+    Raises: UnsupportedError for tensors of several devices.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.dim()]
+    places = list(dict.fromkeys(t.device for t in (*params, *given)))
+    if len(places) > 1:
+        what = f"pb.torch.step on tensors of {' and '.join(map(str, places))}"
+        help = f'.to("{places[0]}"): parameters and what a step is given lie on one device'
+        raise UnsupportedError(what, origin=caller(), help=help, code="E387")
+    return places[0] if places else CPU
+
+
+def _there(tensor: Any, place: torch.device) -> Any:
+    """Numbers of the host where the parameters lie."""
+    return tensor if place == CPU else device.moved_to(place, tensor)
 
 
 def _inner(error: Any) -> PullbackError:

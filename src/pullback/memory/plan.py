@@ -140,11 +140,35 @@ def plan(
         if _top(best) == bound:
             break
         best = min(best, place(sorted(buffers, key=order)), key=_top)
+    strides = tuple(_round(needs.get(k, Needs()).scratch, LINE) for k in kernels)
+    return _planned(best, blocks, strides, bound)
+
+
+def fitted(whole: Plan, size: Callable[[Buffer], int]) -> Plan:
+    """A plan with buffers of `size` bytes, none larger than it was; none lies higher than before.
+
+    ``a 0..800, b 800..1600  ->  a 0..100, b 128..228``
+    """
+    before = {replace(b, size=size(b)): at for b, at in whole.placed}
+    blocks = _joined([b for b in before if b.variable is not None])
+    lies = {block: before[chain[0]] for block, chain in blocks.items()}
+    lies |= {b: at for b, at in before.items() if b.variable is None}
+    best = place(sorted(lies, key=lambda b: lies[b]))
+    bound = lower_bound(list(lies), len(whole.scratch))
+    return _planned(best, blocks, whole.stride, bound)
+
+
+def _planned(
+    best: Sequence[tuple[Buffer, int]],
+    blocks: Mapping[Buffer, Sequence[Buffer]],
+    strides: Ints,
+    bound: int,
+) -> Plan:
+    """The plan of what was placed; a stride for each launch."""
     placed = [(b, offset) for whole, offset in best for b in blocks.get(whole, (whole,))]
     check(placed)
     by_name = {b.name: offset for b, offset in best if b.variable is None}
-    count = range(len(kernels))
-    strides = tuple(_round(needs.get(k, Needs()).scratch, LINE) for k in kernels)
+    count = range(len(strides))
     return Plan(
         {b.variable: offset for b, offset in placed if b.variable is not None},
         tuple(by_name.get(f"scratch {n}", 0) for n in count),

@@ -267,7 +267,8 @@ class Executable:
         for variable in self.program.state:
             array = bindings[variable]
             _measure(variable, array, sizes)
-            fits = array.shape == box(variable) and array.flags.c_contiguous
+            here = isinstance(array, np.ndarray)  # who runs it knows how others lie
+            fits = not here or (array.shape == box(variable) and array.flags.c_contiguous)
             boxes[variable] = array if fits else _boxed(variable, array)
         try:
             self.runner.run(boxes, sizes)

@@ -35,6 +35,7 @@ OF_THIS_THREAD = 1  # of a capture: what it forbids, it forbids to this thread a
 UNTIMED = 2
 DEFAULT, OF_THREADS = 1, 2  # streams that are always there: the device's, and that of each thread
 DEVICE_OF = 9  # attribute of an address
+ON_DEVICE = 2  # of a side of a copy: it is memory of the device
 PLAIN_SHARED = 48 * 1024  # bytes of shared memory that need not be asked for
 LOG_BYTES = 8192
 # Architectures that code is made for.
@@ -54,6 +55,33 @@ class LaunchConfig(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Value)),
         ("count", c_uint),
     )
+
+
+def _side(name: str) -> list[tuple[str, Any]]:
+    """Of a copy: where rows are, how far apart (`pitch`), and how many to a slice (`height`)."""
+    size, place = c_size_t, c_void_p
+    kinds = (size, size, size, size, c_uint, place, c_uint64, place, place, size, size)
+    parts = "x", "y", "z", "level", "kind", "host", "device", "array", "none", "pitch", "height"
+    return [(f"{name}_{part}", kind) for part, kind in zip(parts, kinds, strict=True)]
+
+
+class Copy3D(ctypes.Structure):
+    """What `cuMemcpy3DAsync_v2` takes: `CUDA_MEMCPY3D_v2`."""
+
+    _fields_ = (
+        *_side("source"),
+        *_side("to"),
+        *((name, c_size_t) for name in ("width", "height", "depth")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Of a copy of rows: the first one, bytes from each to the next, rows from slice to slice."""
+
+    address: int
+    pitch: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +267,26 @@ class Driver:
         if size:
             what = c_uint64(to), c_uint64(source), c_size_t(size), c_void_p(stream)
             self("cuMemcpyDtoDAsync_v2", *what)
+
+    def rows(self, to: Side, source: Side, block: tuple[int, int, int], stream: int) -> None:
+        """Copy on the device: so many slices of so many rows of so many bytes."""
+        if block[:2] == (1, 1):
+            self.within(to.address, source.address, block[2], stream)
+            return
+        how = Copy3D()
+        for name, side in (("to", to), ("source", source)):
+            setattr(how, f"{name}_kind", ON_DEVICE)
+            setattr(how, f"{name}_device", side.address)
+            setattr(how, f"{name}_pitch", side.pitch)
+            setattr(how, f"{name}_height", side.height)
+        how.depth, how.height, how.width = block
+        self("cuMemcpy3DAsync_v2", byref(how), c_void_p(stream))
+
+    def across(self, to: int, source: int, other: Driver, size: int, stream: int) -> None:
+        """Copy from another device; the stream is of this one, and comes after what made it."""
+        if size:
+            sides = c_uint64(to), self._context, c_uint64(source), other._context
+            self("cuMemcpyPeerAsync", *sides, c_size_t(size), c_void_p(stream))
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
         """Every byte is `byte`."""

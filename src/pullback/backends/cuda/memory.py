@@ -84,6 +84,16 @@ class Resident:
             on.wait(stream)
         return self
 
+    def take(self, other: Resident) -> Resident:
+        """Copy the elements of an array of another device there, by no way of the host."""
+        on = self.driver
+        with on.here():
+            stream = stream_of(on)
+            other.awaited(stream)
+            on.across(self.address, other.address, other.driver, self.nbytes, stream)
+            on.wait(stream)
+        return self
+
     def read(self, array: Array) -> None:
         """Copy its elements to an array of the host."""
         on = self.driver
@@ -106,13 +116,14 @@ class Resident:
 
 class Pointed(Resident):
     """Memory of another library for one run, which stands in the order of its stream; whoever runs
-    keeps it alive.
+    keeps it alive. `nbytes` of it are there: its last row may be shorter.
     """
 
     def __init__(
-        self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any], address: int
+        self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any], address: int, nbytes: int
     ) -> None:
         self.driver, self.shape, self.dtype, self.address = on, shape, kind, address
+        self.nbytes = nbytes
         self.lent, self.ready = True, 0
 
 

@@ -73,6 +73,11 @@ class Pool:
             self._sizes[address] = own
             return address
 
+    def size(self, address: int) -> int:
+        """Bytes that there are at an address that was taken."""
+        with self._lock:
+            return self._sizes[address]
+
     def give(self, address: int) -> None:
         """Nobody wants it any more. Calls nothing of the driver's, so that it may come at any time,
         in a capture too.

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from pullback.backends.base import Call, Image, lined
 from pullback.backends.cuda.code import COUNT, COUNTING, ERROR_BYTES, CudaCode, Entry
 from pullback.backends.cuda.driver import Driver, Launching
 from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
+from pullback.backends.cuda.extents import Planned, Rooms, boxed, leading, lies
 from pullback.backends.cuda.memory import Pointed, Resident
 from pullback.backends.cuda.pool import pool_of
 from pullback.backends.host.exchange import OUTSIDE, box, call_host
@@ -36,16 +36,6 @@ ALIGNED = 16
 
 class Ended(Exception):
     """A feeder has no more batches."""
-
-
-@dataclass
-class Memory:
-    """Where things of a program lie on the device."""
-
-    arena: int
-    state: dict[Variable, int]
-    errors: int
-    take: Callable[[int], int]
 
 
 class CudaRunner:
@@ -65,7 +55,10 @@ class CudaRunner:
         self._functions: dict[CudaCode, list[tuple[int, Entry]]] = {}
         self._held = Held(driver)
         self._graphs: dict[P.Launch, int] = {}
-        self._memory: Memory | None = None
+        self._entire = _entire(image.block)
+        self._plans, self._plan = Planned(image.plan, self._entire), image.plan
+        self._sizes: dict[str, int] | None = None
+        self._rooms: Rooms | None = None
         self._reads, self._whole = _read(image.block), _whole(image)
         self._written = {*P.written(image.block), *image.written}
         self._bound: dict[Variable, int] = {}
@@ -76,24 +69,19 @@ class CudaRunner:
     @property
     def _planned(self) -> str:
         """What the memory is for, for who has not enough."""
-        most, kept = self.image.plan.arena_bytes, sum(map(_bytes, self.image.state))
+        most, kept = self._plan.arena_bytes, sum(map(self._bytes, self.image.state))
         what = f"the plan has {len(self._order)} launches, {most} bytes of temporaries"
         return f"{what}, {kept} of what outlives a run"
 
-    def _prepared(self) -> Memory:
-        """Memory, streams and code, made once. Raises: DeviceError."""
-        if self._memory is not None:
-            return self._memory
-        driver, image = self.driver, self.image
-        planned = self._planned
-        held, pool = self._held, pool_of(driver)
-        weakref.finalize(self, _freed, driver, held).atexit = False
-
-        def take(size: int) -> int:
-            return held.keep(pool.give, pool.take(size, planned))
-
-        arena = take(image.plan.arena_bytes)
-        errors = take(self._error_bytes)
+    def _prepared(self) -> None:
+        """Streams and code, made once. Raises: DeviceError."""
+        if self._rooms is not None:
+            return
+        driver, image, held = self.driver, self.image, self._held
+        done = self._done = driver.event()
+        weakref.finalize(self, _freed, driver, held, done).atexit = False
+        rooms, pool = Rooms(driver, held, done), pool_of(driver)
+        self._wrong = held.keep(pool.give, pool.take(self._error_bytes, self._planned))
         self.stream, self.copies = (held.keep(driver.end_stream, driver.stream()) for _ in range(2))
         for code in image.codes:
             own: CudaCode = code.engine
@@ -103,17 +91,19 @@ class CudaRunner:
                     (driver.function(images[e.image], e.name, e.shared), e) for e in own.entries
                 ]
         self._count = driver.function(held.keep(driver.unload, driver.module(COUNTING)), COUNT)
-        self._memory = Memory(arena, {}, errors, take)
-        self._done = held.keep(driver.end_event, driver.event())
         self._now = self.stream
         self._feeding = Feeding(driver, self.stream, self.copies, held)
         self._outgoing = Outgoing(driver, self.stream, held)
-        return self._memory
+        self._rooms = rooms
 
     def _address(self, variable: Variable) -> int:
-        assert self._memory is not None
-        own = self._bound.get(variable) or self._memory.state.get(variable)
-        return self._memory.arena + self.image.plan.offsets[variable] if own is None else own
+        assert self._rooms is not None
+        own = self._bound.get(variable) or self._rooms.at(variable)
+        return self._arena + self._plan.offsets[variable] if own is None else own
+
+    def _bytes(self, variable: Variable) -> int:
+        """Of a variable in this run; feeders and receivers know it by its bounds alone."""
+        return leading(variable, {} if variable in self._entire else self._sizes or {})
 
     # -- a run
 
@@ -130,18 +120,18 @@ class CudaRunner:
             another device, what callbacks raise.
         """
         with self._lock, self.driver.here():
-            memory = self._prepared()
-            self._turn(self.stream if stream is None else stream)
+            self._prepared()
             self._sized(sizes)
+            self._turn(self.stream if stream is None else stream)
             self.launches = self.replays = 0
             self._feeding.begin()
             self._outgoing.begin()
             waits = True
             try:
-                self._given(memory, bindings)
+                self._given(bindings)
                 self._items()
                 if stream is None or self._watched:
-                    self._checked(memory)
+                    self._checked()
                 waits = self._back(bindings) or stream is None
             finally:  # whoever has the memory next need not wait
                 self.driver.mark(self._done, self._now)
@@ -187,10 +177,10 @@ class CudaRunner:
                 host = host or not isinstance(array, Resident)
         return host
 
-    def _given(self, memory: Memory, bindings: Mapping[Variable, Any]) -> None:
+    def _given(self, bindings: Mapping[Variable, Any]) -> None:
         """What the program reads is on its way to where it reads it."""
-        self.driver.fill(memory.errors, 0, self._error_bytes, self._now)
-        self._places(memory, bindings)
+        self.driver.fill(self._wrong, 0, self._error_bytes, self._now)
+        self._places(bindings)
         for variable, array in bindings.items():
             wanted = variable in self._reads or variable not in self._whole
             if wanted and variable not in self._bound:
@@ -209,11 +199,13 @@ class CudaRunner:
         """An array of this device, which a run takes by its address."""
         return Resident(self.driver, shape, kind, self._planned)
 
-    def at(self, address: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
+    def at(
+        self, address: int, shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int
+    ) -> Resident:
         """Memory of another library as a run takes it, in the order of its stream."""
-        return Pointed(self.driver, shape, kind, address)
+        return Pointed(self.driver, shape, kind, address, nbytes)
 
-    def _places(self, memory: Memory, bindings: Mapping[Variable, Array | Resident]) -> None:
+    def _places(self, bindings: Mapping[Variable, Array | Resident]) -> None:
         """What lies on the device is used where it lies; but graphs, which loops are, have their
         addresses for good: theirs is copied on the device, as is what begins inside of a vector.
 
@@ -228,40 +220,57 @@ class CudaRunner:
                     help_ = f'.to("{own}"), or pb.Options(.., target="{array.device}")'
                     raise UnsupportedError(what, help=help_, code="E314")
                 array.awaited(self._now)
-                if not self._loops and array.address % ALIGNED == 0:
+                if not self._loops and array.nbytes and self._fits(variable, array):
                     self._bound[variable] = array.address
         for variable in self.image.state:
-            if variable not in self._bound and variable not in memory.state:
-                memory.state[variable] = memory.take(_bytes(variable))
+            if variable not in self._bound:
+                self._room(variable, self._bytes(variable))
+
+    def _fits(self, variable: Variable, array: Resident) -> bool:
+        """Whether code takes an array where it lies."""
+        whole = array.shape == box(variable) or variable not in self._entire
+        return whole and array.address % ALIGNED == 0 and lies(variable, array.shape)
 
     def _sized(self, sizes: Mapping[str, int]) -> None:
-        """Graphs have the extents that they were captured with."""
-        if getattr(self, "_sizes", None) != dict(sizes):
-            for graph in self._graphs.values():
-                self._held.end(graph)
-            self._graphs.clear()
+        """Memory for the extents of a run. Graphs have those that they were captured with, and the
+        addresses: what moves does so where extents differ.
+        """
+        if self._sizes == sizes:
+            return
+        for graph in self._graphs.values():
+            self._held.end(graph)
+        self._graphs.clear()
+        self._sizes, self._plan = None, self._plans.of(sizes)
+        self._arena = self._room(None, self._plan.arena_bytes)
         self._sizes = dict(sizes)
 
+    def _room(self, what: Variable | None, size: int) -> int:
+        """Memory of so many bytes; None: the arena."""
+        assert self._rooms is not None
+        return self._rooms.wanted(what, size, self._planned)
+
     def _up(self, variable: Variable, array: Array | Resident) -> None:
-        size = _bytes(variable)
+        size = self._bytes(variable)
         if isinstance(array, Resident):
-            self.driver.within(self._address(variable), array.address, size, self._now)
+            for wide, dense, block in boxed(variable, self._address(variable), array):
+                self.driver.rows(wide, dense, block, self._now)
             return
         if not array.flags.c_contiguous:
             raise InvalidIR(f"{variable} is not contiguous")
         self.driver.to_device(self._address(variable), array.ctypes.data, size, self._now)
 
     def _down(self, variable: Variable, array: Array | Resident) -> None:
-        size = _bytes(variable)
+        size = self._bytes(variable)
         if isinstance(array, Resident):
-            self.driver.within(array.address, self._address(variable), size, self._now)
+            for wide, dense, block in boxed(variable, self._address(variable), array):
+                self.driver.rows(dense, wide, block, self._now)
             return
         self.driver.to_host(array.ctypes.data, self._address(variable), size, self._now)
 
-    def _checked(self, memory: Memory) -> None:
+    def _checked(self) -> None:
         """Raises: IndexRangeError for what a check of an index told."""
         words = np.zeros(self._error_bytes // 8, np.int64)
-        self.driver.to_host(words.ctypes.data, memory.errors, words.nbytes, self._now)
+        self.driver.to_host(words.ctypes.data, self._wrong, words.nbytes, self._now)
         self.driver.wait(self._now)
         for call, at in self._errors.items():
             code: CudaCode = call.parts[0].code.engine
@@ -328,7 +337,7 @@ class CudaRunner:
         if item.writes:
             what = f"{item.name} by {item.library} in a program that runs on a GPU"
             raise UnsupportedError(what, origin=item.origin, code="E617")
-        made = call_host(item, boxes, self._sizes)
+        made = call_host(item, boxes, self._sizes or {})
         for variable, array in zip(item.targets, made, strict=True):
             whole = np.zeros(box(variable), variable.dtype.numpy)
             whole[tuple(map(slice, array.shape))] = array
@@ -355,22 +364,20 @@ class CudaRunner:
         self.driver.replay(graph, self._now)
 
     def _launch(self, kernel: Kernel, number: int) -> None:
-        assert self._memory is not None
-        call, plan = self.image.calls[kernel], self.image.plan
-        shared = self._memory.arena + plan.shared[number]
-        scratch = self._memory.arena + plan.scratch[number]
-        errors = self._memory.errors + self._errors[call]
+        call, plan, sizes = self.image.calls[kernel], self._plan, self._sizes or {}
+        shared, scratch = (self._arena + at[number] for at in (plan.shared, plan.scratch))
+        errors = self._wrong + self._errors[call]
         for part in call.parts:
             facts = part.code.stored
             words = [self._address(v) for v in part.arguments]
             for size in facts.shared:
                 words.append(shared)
                 shared += lined(size)
-            words += [self._sizes[name] for name in facts.sizes]
+            words += [sizes[name] for name in facts.sizes]
             code: CudaCode = part.code.engine
             begin = -(-scratch // code.align) * code.align
             for function, entry in self._functions[code]:
-                how = entry.how(self._sizes)
+                how = entry.how(sizes)
                 if how is not None:
                     own = entry.words([*words, errors, begin], code.error)
                     self.driver.launch(function, how, [*map(ctypes.c_uint64, own)], self._now)
@@ -387,16 +394,23 @@ def _errors(image: Image) -> tuple[dict[Call, int], int]:
     return starts, end
 
 
-def _bytes(variable: Variable) -> int:
-    return int(np.prod(box(variable), dtype=np.int64)) * variable.dtype.itemsize
+def _freed(driver: Driver, held: Held, done: int) -> None:
+    """Once the last run is over: whoever has the memory next need not wait."""
 
-
-def _freed(driver: Driver, held: Held) -> None:
     def end() -> None:
         with suppress(DeviceError), driver.here():  # another process, or a context that failed
+            driver.reached(done)
+            driver.end_event(done)
             held.end()
 
     driver.after_capture(end)
+
+
+def _entire(block: P.Block) -> set[Variable]:
+    """What feeders fill, and receivers are shown."""
+    fed = [v for item in P.items(block) if isinstance(item, P.Feed) for v in item.targets]
+    taken = [v for item in P.items(block) if isinstance(item, P.Receive) for v in item.sources]
+    return {*fed, *taken}
 
 
 def _read(block: P.Block) -> set[Variable]:

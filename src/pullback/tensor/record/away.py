@@ -46,6 +46,9 @@ class Resident(Protocol):
     def write(self, array: Array) -> Resident:
         """Copy the elements of an array there. It is done when this returns."""
 
+    def take(self, other: Any) -> Resident:
+        """Copy the elements of an array of another device there. It is done when this returns."""
+
     def read(self, array: Array) -> None:
         """Copy its elements to an array of the host."""
 
@@ -134,7 +137,11 @@ def sent(variable: Held, device: str) -> Away:
     """A variable with a copy of the contents on a device. Raises: DeviceError."""
     shape, kind = variable.kind.shape, variable.kind.numpy
     room = _devices().room(number_of(device), shape, kind)
-    return Away(variable.name, variable.kind, room.write(variable.laid), variable.origin)
+    if isinstance(variable, Away):
+        made = room.take(variable.resident)
+    else:
+        made = room.write(variable.laid)
+    return Away(variable.name, variable.kind, made, variable.origin)
 
 
 def settled_on(memory: Keeping, variable: Held) -> Away:

@@ -70,7 +70,7 @@ class Entry:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if len(turns.line) > 1:
                 turns.looked(turn)
-            memory = self.memory() if self.executable.runner.go is None else None
+            memory = keeping(self.executable.runner)
             for cell in self.written:
                 if memory is not None:
                     state.append(self.resident(memory, cell))
@@ -113,7 +113,7 @@ class Entry:
 
     def by_arrays(self, state: list[Held]) -> Any:
         """Run on arrays: on a device, or where extents are read off them."""
-        memory = self.memory() if self.executable.runner.go is None else None
+        memory = keeping(self.executable.runner)
         if memory is not None:
             return self.on_device(memory, state)
         results = [fresh("result", kind) for kind in self.kinds or self.measured(state)]
@@ -121,14 +121,11 @@ class Entry:
         self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
         return self.build([Tensor.holding(v) for v in results])
 
-    def memory(self) -> Keeping | None:
-        """Who keeps arrays on the program's device; symbolic extents go by way of the host."""
-        return None if self.kinds is None else keeping(self.executable.runner)
-
     def on_device(self, memory: Keeping, state: list[Held]) -> Any:
         """Run on what lies on the program's device by address; the results stay there."""
         results = [
-            Away("result", kind, memory.room(kind.shape, kind.numpy)) for kind in self.kinds or ()
+            Away("result", kind, memory.room(kind.shape, kind.numpy))
+            for kind in self.kinds or self.measured(state)
         ]
         arrays = [bound(v) for v in (*state, *results)]
         self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))

@@ -9,7 +9,7 @@ import pytest
 
 from llvm_support import TARGETS, load, loop, routine, vector
 from pullback.ir import expr as E
-from pullback.ir.dtype import ALL, DType, bool_, dtype, float32, int64, is_half
+from pullback.ir.dtype import ALL, DType, bool_, dtype, float32, int64, is_short
 from pullback.ir.expr import Expr
 from pullback.ir.meaning import apply
 from pullback.ir.nest import Array, Load, Native, Store, Var
@@ -73,7 +73,7 @@ def evaluate(
 def same(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], note: str = "") -> None:
     """Equal; NaN equals NaN (NumPy does not know that of types that it lacks)."""
     assert found.dtype == wanted.dtype, note
-    if is_half(dtype(found.dtype)):
+    if is_short(dtype(found.dtype)):
         found, wanted = found.astype(np.float32), wanted.astype(np.float32)
     np.testing.assert_array_equal(found, wanted, err_msg=note)
 
@@ -96,7 +96,7 @@ def check(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], kind: DType
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_binary(cls: type[Expr], kind: DType, target: Target) -> None:
     left, right = samples(kind, 1), samples(kind, 2)
-    if (kind.bits == 16 or is_half(kind)) and cls in (E.FloorDiv, E.Mod):
+    if (kind.bits == 16 or is_short(kind)) and cls in (E.FloorDiv, E.Mod):
         # their quotient is rounded to as many bits by NumPy before the floor
         left, right = np.round(left), np.where(right == 0, right, np.sign(right) * 2)
         left, right = left.astype(kind.numpy), right.astype(kind.numpy)

@@ -23,7 +23,7 @@ from pullback.bridge.flat import Lying, flat, refusal, traced
 from pullback.bridge.signature import Signature
 from pullback.config import Options
 from pullback.errors import UnsupportedError
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.program import Program
@@ -101,7 +101,7 @@ class Argument:
     def line(self) -> str:
         """For people."""
         kind, shape = str(self.lying.dtype), ", ".join(map(str, self.lying.shape))
-        bits = f", as {self.c_type}" if is_half(self.lying.dtype) or kind == "bool" else ""
+        bits = f", as {self.c_type}" if is_short(self.lying.dtype) or kind == "bool" else ""
         return f"{self.name}: {kind}[{shape}]{bits}"
 
 

@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from pullback.errors import ShapeError
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.ir.expr import Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.maths import add, multiply
@@ -142,7 +142,7 @@ def added(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 def _wide(x: Tensor) -> Tensor:
     """Of short floats in 32 bits: what is added is rounded once."""
-    return astype(x, "float32") if is_half(x.dtype) else x
+    return astype(x, "float32") if is_short(x.dtype) else x
 
 
 def each(function: Callable[..., Any], values: Sequence[Any]) -> Any:

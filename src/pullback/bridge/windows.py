@@ -16,7 +16,7 @@ from torch.fx import Node
 import pullback as pb
 from pullback.bridge.aten.pools import chained, row_major
 from pullback.bridge.aten.table import aten, pulled
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.ir.expr import Dim, Extent
 from pullback.nn.base.space import Taps, Window, each, padded
 from pullback.nn.spatial.convolution import finished, slid, slid_back
@@ -150,7 +150,7 @@ def _averaged(
     """Means of windows. `whole`: each counts all of its taps, else those that meet something."""
 
     def run(given: Any) -> Any:
-        x = given if not is_half(given.dtype) else pb.astype(given, pb.float32)
+        x = given if not is_short(given.dtype) else pb.astype(given, pb.float32)
         taps = [pb.axis(w.size) for w in windows]
 
         def total(*i: Any) -> Any:

@@ -117,7 +117,7 @@ def dtype(spec: Any) -> DType:
     return kind
 
 
-def is_half(kind: DType) -> bool:
+def is_short(kind: DType) -> bool:
     """Whether values of `kind` are stored in 16 or 8 bits and computed with in float32."""
     return kind.is_float and kind.bits <= 16
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TypeVar, cast
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32, is_half
+from pullback.ir.dtype import float32, is_short
 from pullback.ir.expr import (
     Add,
     And,
@@ -99,7 +99,7 @@ def wide(function: Made) -> Made:
     @functools.wraps(function)
     def widened(*args: Expr) -> Expr:
         kind = args[0].dtype
-        if not is_half(kind):
+        if not is_short(kind):
             return function(*args)
         return Cast(function(*(Cast(x, float32) for x in args)), kind)
 

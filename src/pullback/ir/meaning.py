@@ -13,7 +13,7 @@ import numpy as np
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 from pullback.ir.expr import Expr
 from pullback.ir.node import Node, walk
 
@@ -38,7 +38,7 @@ def convert(value: Array, source: DType, to: DType) -> Array:
     if to.is_bool:
         return np.asarray(value != 0)
     if not (source.is_float and to.is_integer):
-        narrow = source.bits == 64 and source.is_float and is_half(to)
+        narrow = source.bits == 64 and source.is_float and is_short(to)
         return (_odd(value) if narrow else value).astype(to.numpy)
     lo, hi = to.range()
     wide = value.astype(np.float64)

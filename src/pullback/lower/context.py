@@ -11,7 +11,7 @@ from pullback.config import Ints, frozen
 from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Dim, Expr, Extent, Size, Take, extent_expr, index, upper
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -317,7 +317,7 @@ def task_var(context: Context) -> Var:
 
 def accumulator(kind: DType) -> DType:
     """The type in which values of `kind` are added up: 16-bit floats in float32."""
-    return float32 if is_half(kind) else kind
+    return float32 if is_short(kind) else kind
 
 
 def cast(value: Expr, to: DType) -> Expr:

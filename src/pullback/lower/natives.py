@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from pullback.config import frozen
 from pullback.ir import functions as F
-from pullback.ir.dtype import float32, is_half
+from pullback.ir.dtype import float32, is_short
 from pullback.ir.expr import (
     Add,
     Const,
@@ -135,7 +135,7 @@ def _native(node: Node) -> Native | None:
     match node:
         case FloorDiv(x, Const(1.0)):
             return Native("floor", (x,))
-        case Exp(Mul(y, Log(x)) | Mul(Log(x), y)) if not is_half(node.dtype):
+        case Exp(Mul(y, Log(x)) | Mul(Log(x), y)) if not is_short(node.dtype):
             return Native("power", (x, y))
         case Add(Mul(Mul(Sin(half), Sin(same)), Const(-2.0)), Const(1.0)):
             return Native("cos", (_doubled(half),)) if same is half else None

@@ -7,7 +7,7 @@ from functools import reduce
 
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.ir.graph import MAX, SUM, Value
 from pullback.nn.base.build import at, cast, make
@@ -64,13 +64,13 @@ def clip(
 
 
 def _scaled(grad: Value, scale: Value) -> Callable[..., Expr]:
-    kind = scale.dtype if is_half(grad.dtype) else grad.dtype
+    kind = scale.dtype if is_short(grad.dtype) else grad.dtype
     return lambda *i: cast(Mul(at(grad, *i, to=kind), at(scale, to=kind)), grad.dtype)
 
 
 def norm_of(grads: Sequence[Tensor], order: float) -> Tensor:
     """The norm of all gradients together, from one sum for each."""
-    kind = grads[0].dtype if grads and not is_half(grads[0].dtype) else float32
+    kind = grads[0].dtype if grads and not is_short(grads[0].dtype) else float32
     infinite = order == float("inf")
 
     def term(x: Expr) -> Expr:

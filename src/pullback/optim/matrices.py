@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 
 from pullback.errors import OptionError, ShapeError
-from pullback.ir.dtype import DType, bfloat16, float32, is_half
+from pullback.ir.dtype import DType, bfloat16, float32, is_short
 from pullback.ir.graph import Value
 from pullback.nn.base.parameter import Parameter
 from pullback.nn.base.space import literal
@@ -188,7 +188,7 @@ def orthogonal(x: Tensor, settings: Settings, kind: DType) -> Tensor:
     """
     rows, columns = literal("Muon", x.shape)
     a, b, c = settings["ns_coefficients"]
-    wide = float32 if is_half(kind) else kind
+    wide = float32 if is_short(kind) else kind
 
     def stored(value: Tensor) -> Tensor:
         return value.astype(kind).astype(wide)

@@ -8,7 +8,7 @@ from math import prod
 
 from pullback.config import Ints, Pair, frozen
 from pullback.cost.facts import size_bytes
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, Stages, stage_reads
@@ -69,7 +69,7 @@ def added_in_place(kernel: Kernel, stage: Stage, tasks: int, split: int) -> bool
     kind = stage.body.dtype
     if not stage.partial or stage.store is None or stage.store in kernel.reads:
         return False
-    if stage.store.dtype != kind or is_half(kind):
+    if stage.store.dtype != kind or is_short(kind):
         return False
     dealt = stage.outer[: split if tasks > 1 else 0]
     return all(axis is not None and axis not in stage.over for axis in dealt)

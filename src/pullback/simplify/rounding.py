@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32, is_half
+from pullback.ir.dtype import float32, is_short
 from pullback.ir.expr import Cast, Const, Expr, Exprs, If
 from pullback.ir.graph import PROD, SUM, Accumulate, Definition, Keep, Map, identity
 from pullback.ir.meaning import constant
@@ -30,7 +30,7 @@ def parts(definition: Definition) -> tuple[Definition, ...]:
     d = definition
     form = definition.form
     halves = Halves()
-    if not is_half(d.dtype) or isinstance(form, Map) or form.combiner not in (SUM, PROD):
+    if not is_short(d.dtype) or isinstance(form, Map) or form.combiner not in (SUM, PROD):
         roots = tuple(halves.rounded(r) for r in d.roots)
         return (d,) if roots == d.roots else (_with(d, roots),)
     kind = d.dtype
@@ -66,7 +66,7 @@ class Halves:
 
     def _plain(self, node: Expr) -> Expr:
         """A node whose children are done; the form in float32 is kept where it differs."""
-        if not is_half(node.dtype):
+        if not is_short(node.dtype):
             return node.with_children(tuple(self._rounded[c] for c in node.children))
         if isinstance(node, Const):
             self._wide[node] = Const(node.value, float32)

@@ -19,7 +19,7 @@ from pullback.algebra.bounds import Intervals, Prover
 from pullback.algebra.division import divide, rejoin, remainder
 from pullback.config import UserRule
 from pullback.errors import InvalidIR
-from pullback.ir.dtype import DType, bool_, float32, int64, is_half
+from pullback.ir.dtype import DType, bool_, float32, int64, is_short
 from pullback.ir.expr import (
     DEAR,
     Add,
@@ -191,7 +191,7 @@ def fold(e: Expr, _: Simplification) -> Expr | None:
     literals = [c for c in e.children if isinstance(c, Const)]
     if len(literals) != len(e.children) or isinstance(e, Log):
         return None
-    if is_half(e.dtype) and not isinstance(e, Cast):
+    if is_short(e.dtype) and not isinstance(e, Cast):
         wide = [constant(Const(c.value, float32)) for c in literals]
         return Const(float(apply(e, wide, float32)), e.dtype)
     value = apply(e, [constant(c) for c in literals])

@@ -87,7 +87,7 @@ def histogram(
     """
     flat = O.reshape(value_tensor(x), (-1,))
     kind = W.as_float(flat.dtype) if flat.dtype.is_float else D.float64
-    kind = D.float32 if D.is_half(kind) else kind
+    kind = D.float32 if D.is_short(kind) else kind
     if isinstance(bins, int | np.integer):
         count = V.whole(bins, "histogram: the number of bins", 1)
         if range is not None and not (len(range) == 2 and range[0] <= range[1]):

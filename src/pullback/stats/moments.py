@@ -57,7 +57,7 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """
     value, real = _numbers(x)
     kind = W.as_float(value.dtype)
-    wide = D.float32 if D.is_half(kind) else kind
+    wide = D.float32 if D.is_short(kind) else kind
     total = O.sum(O.astype(value, wide), axis=axis, keepdims=keepdims)
     count = O.sum(O.astype(real, wide), axis=axis, keepdims=keepdims)
     mean: Tensor = O.astype(M.divide(total, count), kind)
@@ -74,7 +74,7 @@ def nanvar(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool
     """
     value, real = _numbers(x)
     kind = W.as_float(value.dtype)
-    wide = D.float32 if D.is_half(kind) else kind
+    wide = D.float32 if D.is_short(kind) else kind
     value, counted = O.astype(value, wide), O.astype(real, wide)
     count = O.sum(counted, axis=axis, keepdims=True)
     centered = (value - O.sum(value, axis=axis, keepdims=True) / count) * counted

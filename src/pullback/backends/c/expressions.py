@@ -10,7 +10,7 @@ from pullback.backends.c.language import C11, computed, suffix
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import Node, walk
@@ -229,11 +229,11 @@ class Values:
         """The value of an element as it is computed with."""
         if kind.is_bool:
             return f"{place} != 0"
-        return f"pb_from_{kind.name}({place})" if is_half(kind) else place
+        return f"pb_from_{kind.name}({place})" if is_short(kind) else place
 
     def storable(self, value: str, kind: DType) -> str:
         """An element as it lies in memory."""
-        return f"pb_to_{kind.name}({value})" if is_half(kind) else value
+        return f"pb_to_{kind.name}({value})" if is_short(kind) else value
 
 
 def cast(value: str, source: DType, to: DType) -> str:
@@ -242,7 +242,7 @@ def cast(value: str, source: DType, to: DType) -> str:
         return value
     if to.is_bool:
         return f"{value} != 0"
-    if is_half(to):
+    if is_short(to):
         near = f"pb_odd({value})" if source.is_float and source.bits == 64 else f"(float){value}"
         exact = source.is_integer and source.bits >= 32
         near = f"pb_odd((double){value})" if exact else near

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pullback.backends.nests import polynomials
 from pullback.backends.nests.sizes import ALIGNMENT, array_bytes
 from pullback.ir import nest as N
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 
 C_TYPES = {
     "bool": "bool", "float8_e4m3fn": "float", "float8_e5m2": "float", "float16": "float",
@@ -41,12 +41,12 @@ def stored(kind: DType) -> str:
     """The C type of an element in memory."""
     if kind.is_bool:
         return "uint8_t"
-    return f"uint{kind.bits}_t" if is_half(kind) else computed(kind)
+    return f"uint{kind.bits}_t" if is_short(kind) else computed(kind)
 
 
 def suffix(kind: DType) -> str:
     """What the functions of helpers.h for `kind` end with."""
-    return "float32" if is_half(kind) else kind.name
+    return "float32" if is_short(kind) else kind.name
 
 
 class C11:

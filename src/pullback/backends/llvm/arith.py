@@ -11,7 +11,7 @@ import numpy as np
 from pullback.backends.llvm import quotients
 from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import BITS, Builder, Val, const
-from pullback.ir.dtype import DType, bfloat16, float8_e5m2, float16, is_half
+from pullback.ir.dtype import DType, bfloat16, float8_e5m2, float16, is_short
 
 COMPUTE = {
     "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
@@ -28,7 +28,7 @@ def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
     """The value computed with, of an element as it lies in memory."""
     if dtype.is_bool:
         return b.compare("ne", a, const(0, "i8"))
-    if not is_half(dtype):
+    if not is_short(dtype):
         return a
     if dtype == bfloat16:
         wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
@@ -48,7 +48,7 @@ def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
         return known
     if dtype == bfloat16:
         return _round_bfloat(b, a)
-    if is_half(dtype):
+    if is_short(dtype):
         return _to_half(b, a) if dtype == float16 else _to_eighth(b, a, dtype)
     if a.kind == "i32" and dtype.bits == 64:
         return b.convert("sext", a, "i64")
@@ -181,11 +181,11 @@ def _to_float(b: Builder, a: Val, source: DType, to: DType) -> Val:
         converted = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
     elif a.kind == kind:
         converted = a
-    elif is_half(to):
+    elif is_short(to):
         converted = _odd(b, a)
     else:
         converted = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
-    if is_half(to) and source != to:
+    if is_short(to) and source != to:
         return from_memory(b, to_memory(b, converted, to), to)
     return converted
 

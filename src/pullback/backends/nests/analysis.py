@@ -10,7 +10,7 @@ from typing import cast
 from pullback.algebra.affine import Affine, affine
 from pullback.algebra.bounds import Intervals
 from pullback.config import Cap
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 from pullback.ir.expr import Cast, Const, Expr, If
 from pullback.ir.nest import (
     Array,
@@ -214,7 +214,7 @@ class LanePlan:
 
 def compute_bytes(dtype: DType) -> int:
     """Size of an element while it is computed with; short floats become float32."""
-    return 4 if is_half(dtype) else dtype.itemsize
+    return 4 if is_short(dtype) else dtype.itemsize
 
 
 def plan_lanes(routine: Routine, target: Target, facts: Facts) -> LanePlan:
@@ -359,7 +359,7 @@ def is_copy(stmt: Stmt) -> bool:
     if not isinstance(stmt, Store) or not isinstance(stmt.value, Load):
         return False
     kind = stmt.value.array.dtype
-    return kind == stmt.array.dtype and is_half(kind)
+    return kind == stmt.array.dtype and is_short(kind)
 
 
 def _stmt_bytes(stmt: Stmt, varying: Varying) -> int:

@@ -13,7 +13,7 @@ from pullback.backends.nests.analysis import Facts, Varying, compute_bytes
 from pullback.backends.nests.reuse import Level, Moves
 from pullback.cost.facts import ROUNDING, WIDENING
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, int64, is_half
+from pullback.ir.dtype import DType, int64, is_short
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
@@ -229,7 +229,7 @@ class Reader:
             across = 1 + self.crossing(e.array, e.offset) if stride else 1.0
             ports.load += count * parts * max(1, abs(stride)) * across * self.scaled("load")
             moves = max(0, abs(stride) - 1) + (stride < 0)
-            half = is_half(e.dtype)
+            half = is_short(e.dtype)
             ports.vector += count * parts * self.converted(e.dtype, WIDENING)
             ports.shuffle += count * parts * (moves + half) * self.scaled("shuffle")
         elif stride is None and self.repeats(e.offset, lane):
@@ -240,7 +240,7 @@ class Reader:
 
     def converted(self, kind: DType, operations: int) -> float:
         """Nanoseconds of what floats of 8 bits take beside a shuffle."""
-        return operations * self.scaled("plain") if is_half(kind) and kind.bits == 8 else 0.0
+        return operations * self.scaled("plain") if is_short(kind) and kind.bits == 8 else 0.0
 
     def word(self, ports: Ports, side: Load | E.Const, place: Place, lane: Lane) -> None:
         """A word of a sum of products, for each lane or one for all."""
@@ -294,7 +294,7 @@ class Reader:
             parts = max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))
             across = 1 + self.crossing(array, offset) / 2
             ports.store += count * parts * lane.stores * across * self.scaled("store")
-            half = is_half(array.dtype)
+            half = is_short(array.dtype)
             ports.vector += count * parts * self.converted(array.dtype, ROUNDING)
             ports.shuffle += count * (half + (stride == -1)) * self.scaled("shuffle")
         elif self.target.masks and stride is not None and 1 < stride <= MOST_PICKED:

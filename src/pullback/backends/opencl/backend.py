@@ -20,7 +20,7 @@ from pullback.backends.opencl.launch import NUMBER, POINTER, SCRATCH, Stubs
 from pullback.errors import DeviceError
 from pullback.ir import expr as E
 from pullback.ir import nest as N
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
 from pullback.ir.signature import digest
@@ -178,5 +178,5 @@ def _double(e: Expr) -> bool:
         return True
     if isinstance(e, E.Cast):
         wide = e.value.dtype.is_integer and e.value.dtype.bits >= 32
-        return (e.value.dtype.is_float and e.to.is_integer) or (wide and is_half(e.to))
+        return (e.value.dtype.is_float and e.to.is_integer) or (wide and is_short(e.to))
     return isinstance(e, E.FloorDiv) and e.dtype.is_float

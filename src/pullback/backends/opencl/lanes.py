@@ -12,7 +12,7 @@ from pullback.algebra.affine import affine
 from pullback.backends.c.emit import Function, Lanes, trip_of
 from pullback.ir import expr as E
 from pullback.ir import nest as N
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType, is_short
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
@@ -51,7 +51,7 @@ def lanes_of(stmt: N.For, vector: int) -> int:
     Raises: NotWide where there is nothing to count by, or 16-bit floats.
     """
     kinds = {a.dtype for s in statements(stmt.body) for a in _memory(s)}
-    if not kinds or any(is_half(k) for k in kinds):
+    if not kinds or any(is_short(k) for k in kinds):
         raise NotWide
     return min(MOST, vector // max(k.itemsize for k in kinds))
 
@@ -187,7 +187,7 @@ class Wide:
         return f"({old} {'|' if combiner.name == 'any' else '&'} {new})"
 
     def store(self, stmt: N.Store) -> None:
-        if is_half(stmt.array.dtype):
+        if is_short(stmt.array.dtype):
             raise NotWide
         value, kind = self.of(stmt.value), stmt.array.dtype
         if kind.is_bool:
@@ -325,7 +325,7 @@ class Wide:
     def load(self, e: N.Load, mask: str) -> str:
         """Memory in a row, or lane by lane; under a mask, of its lanes alone."""
         kind = e.array.dtype
-        if is_half(kind):
+        if is_short(kind):
             raise NotWide
         own = f"{'uchar' if kind.is_bool else NAMES[kind.name]}{self.width}"
         where = self.contiguous(e.array, e.offset)
@@ -348,7 +348,7 @@ class Wide:
     def cast(self, value: str, source: DType, to: DType) -> str:
         if source == to:
             return value
-        if is_half(to) or is_half(source):
+        if is_short(to) or is_short(source):
             raise NotWide
         if to.is_bool:
             text = f"({value} != ({self.kind(source)})(0))"
@@ -459,7 +459,7 @@ class Kernel(Function):
         if (
             few
             or count % width
-            or any(r.shape or r.dtype.is_bool or is_half(r.dtype) for r in sums)
+            or any(r.shape or r.dtype.is_bool or is_short(r.dtype) for r in sums)
         ):
             raise NotWide
         lines, before, after = [], [], []

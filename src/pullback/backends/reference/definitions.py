@@ -21,7 +21,7 @@ from pullback.backends.reference import combine
 from pullback.backends.reference.named import named
 from pullback.errors import IndexRangeError, InvalidIR, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32, is_half
+from pullback.ir.dtype import float32, is_short
 from pullback.ir.expr import Dim, Expr, Extent, Take
 from pullback.ir.graph import (
     Accumulate,
@@ -141,7 +141,7 @@ class Evaluator:
         if isinstance(node, Take):
             return self._take(node)
         kids = [c for c in node.children if isinstance(c, Expr)]
-        if is_half(node.dtype) and not isinstance(node, E.Cast):
+        if is_short(node.dtype) and not isinstance(node, E.Cast):
             return self._half(node, kids)
         known = named(node) if node.dtype.is_float else None
         if known is not None:
@@ -156,7 +156,7 @@ class Evaluator:
         return apply(node, [self._wide(k) for k in kids], float32)
 
     def _wide(self, e: Expr) -> Array:
-        if isinstance(e, E.Const) and is_half(e.dtype):
+        if isinstance(e, E.Const) and is_short(e.dtype):
             return np.full((1,) * self.rank, e.value, np.float32)
         return self.known[e] if e.dtype.is_bool else self.known[e].astype(np.float32)
 

@@ -10,7 +10,7 @@ from pullback.algebra.bounds import bounds
 from pullback.backends.triton import language as L
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Dim, Expr, Extent, Take, upper
 from pullback.ir.graph import Variable
 from pullback.ir.node import walk
@@ -240,10 +240,10 @@ class Body:
             return Text(f"{text} != 0", dims, atom=False)
         if source.is_float and to.is_integer:
             return Text(self.truncated(text, source, to), dims)
-        if is_half(to):
+        if is_short(to):
             wide = text if source.is_float else f"({text}).to(tl.float32)"
             return Text(L.rounded(wide, to), dims)
-        if is_half(source) and to.name == "float32":
+        if is_short(source) and to.name == "float32":
             return Text(text, dims, atom=False)
         whole = (
             f"{text}.to({L.spelled(to)})"

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Dim, Expr, Extent
 
 PRELUDE = Path(__file__).with_name("prelude.txt").read_text()
@@ -50,7 +50,7 @@ def spelled(kind: DType) -> str:
 
 def held(kind: DType) -> DType:
     """The type that values of `kind` are computed in."""
-    return float32 if is_half(kind) else kind
+    return float32 if is_short(kind) else kind
 
 
 def number(value: int | float | bool) -> str:
@@ -84,7 +84,7 @@ def parts(extents: tuple[Extent, ...], size: int | str) -> str:
 
 def rounded(text: str, kind: DType) -> str:
     """A value of a short float, computed in float32, as it is where it is stored."""
-    if not is_half(kind):
+    if not is_short(kind):
         return text
     return computed(
         f"({text}).to({spelled(kind)})" if kind.bits == 16 else stored(text, kind), kind
@@ -95,7 +95,7 @@ def computed(text: str, kind: DType) -> str:
     """An element of memory as it is computed with."""
     if kind.is_bool:
         return f"({text} != 0)"
-    if not is_half(kind):
+    if not is_short(kind):
         return text
     return f"{text if kind.bits == 16 else f'half_of_{kind.name}({text})'}.to(tl.float32)"
 
@@ -104,7 +104,7 @@ def stored(text: str, kind: DType) -> str:
     """A value as it lies in memory, where it has to be said."""
     if kind.is_bool:
         return f"({text}).to(tl.uint8)"
-    return f"bits_of_{kind.name}({text})" if is_half(kind) and kind.bits == 8 else text
+    return f"bits_of_{kind.name}({text})" if is_short(kind) and kind.bits == 8 else text
 
 
 def collapsed(name: str, text: str, axis: int, kind: DType) -> str:

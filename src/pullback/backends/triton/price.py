@@ -21,7 +21,7 @@ from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.product import Product, kind_of, plain, product_of
 from pullback.backends.triton.schedule import BlockSchedule, Precision, Reads
 from pullback.ir import expr as E
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.ir.expr import Expr, upper
 from pullback.ir.graph import Value, Variable
 from pullback.ir.kernel import Stage, stage_reads
@@ -299,7 +299,7 @@ class Work:
         count, depth = upper(stage.shape[-1]), power(size(stage, made.product.terms))
         mixed = [s for s in made.sums if s.shape != stage.shape[:-1]]
         wide = sum(power(upper(s.shape[-1])) for s in mixed)
-        halves = is_half(stage.body.dtype)
+        halves = is_short(stage.body.dtype)
         item = stage.body.dtype.itemsize if halves else WORD
         times = max(1, -(-count // step))
         split = 1 if halves or schedule.precision is Precision.TF32 else SPLIT
@@ -353,7 +353,7 @@ class Work:
     def _factor(self, product: Product) -> int:
         """Bytes of an element of a factor in shared memory."""
         kind = kind_of(product)
-        if kind is not None and is_half(kind):
+        if kind is not None and is_short(kind):
             return kind.itemsize
         return max(WORD, self.group.stages[0].body.dtype.itemsize)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bfloat16, float16, is_half
+from pullback.ir.dtype import DType, bfloat16, float16, is_short
 from pullback.ir.expr import Expr, upper
 from pullback.ir.graph import Map, Reduce
 from pullback.ir.kernel import Stage, stage_reads
@@ -81,7 +81,7 @@ def _sides(factors: Iterable[Expr], rank: int) -> list[tuple[Expr, frozenset[int
 def kind_of(product: Product) -> DType | None:
     """The type of both factors as they are read, else the 16-bit float that holds both."""
     kinds = plain(product.left), plain(product.right)
-    short = [k for k in kinds if k is not None and is_half(k)]
+    short = [k for k in kinds if k is not None and is_short(k)]
     if len(short) == 2:
         return next((w for w in (float16, bfloat16) if all(holds(w, k) for k in short)), None)
     return kinds[0] if kinds[0] is kinds[1] else None
@@ -90,7 +90,7 @@ def kind_of(product: Product) -> DType | None:
 def plain(e: Expr) -> DType | None:
     """The type of a factor that is read as it is, or widened."""
     match e:
-        case E.Cast(E.Take() as take, to) if is_half(take.dtype) and to.name == "float32":
+        case E.Cast(E.Take() as take, to) if is_short(take.dtype) and to.name == "float32":
             return take.dtype
         case E.Take():
             return e.dtype

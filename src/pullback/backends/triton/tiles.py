@@ -14,7 +14,7 @@ from pullback.backends.triton.function import Function, Line
 from pullback.backends.triton.product import Product, kind_of, plain, product_of
 from pullback.backends.triton.schedule import BlockSchedule, Reads
 from pullback.config import Ints
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Expr, Shape, Take
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Stage
@@ -73,7 +73,7 @@ class Tiles(Function):
             self.factor(stage, e, kind, shared, side) if load is None else self.cut(load, e, kind)
             for e, side, load in zip((product.left, product.right), sides, loads, strict=True)
         )
-        precise = "" if is_half(kind) else f', input_precision="{schedule.precision.value}"'
+        precise = "" if is_short(kind) else f', input_precision="{schedule.precision.value}"'
         if double:
             precise = ", out_dtype=tl.float64"
         self.lines.put(f"{total} = tl.dot({left}, {right}, {total}{precise})")
@@ -207,6 +207,6 @@ class Tiles(Function):
         text, masks = block.filled(value, e), [block.masks[d] for d in sorted(block.masks)]
         if masks and plain(e) is None:
             text = f"tl.where({' & '.join(masks)}, {text}, 0.0)"
-        if is_half(kind):
+        if is_short(kind):
             text = f"({text}).to({L.spelled(kind)})"
         return self.lines.name("factor", text)

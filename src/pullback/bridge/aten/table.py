@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import pullback as pb
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.tensor.complex.pairs import ComplexType
 from pullback.tensor.face.tensor import Tensor
 
@@ -104,7 +104,7 @@ def once(function: Rule) -> Rule:
     """
 
     def wide(x: Any) -> Any:
-        half = isinstance(x, Tensor) and is_half(x.dtype)
+        half = isinstance(x, Tensor) and is_short(x.dtype)
         return pb.astype(x, pb.float32) if half else x
 
     @wraps(function)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pullback.errors import AxisError, DTypeError, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, int64, is_half, promote
+from pullback.ir.dtype import DType, float32, int64, is_short, promote
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Combiner, Keep, Value, define, read
 from pullback.tensor.define.compute import compute
@@ -54,7 +54,7 @@ def pointwise(name: str, function: Callable[..., Any], *tensors: Tensor) -> Tens
         return cast(as_expr(function(*map(ScalarHandle, args))), kind)
 
     values = [t.value for t in tensors]
-    within = float32 if is_half(kind) else kind
+    within = float32 if is_short(kind) else kind
     return Tensor(elementwise.elementwise(name, body, values, within))
 
 
@@ -67,7 +67,7 @@ def written(shape: Iterable[Any], body: Callable[..., Any], name: str = "compute
 
 def wide(x: Any) -> Any:
     """A scalar of a 16-bit float in float32."""
-    return astype(x, float32) if is_half(x.dtype) else x
+    return astype(x, float32) if is_short(x.dtype) else x
 
 
 def at(value: Value, *index: Expr | int, to: DType | None = None) -> Expr:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32, int64, is_half
+from pullback.ir.dtype import float32, int64, is_short
 from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul, lowest
 from pullback.nn.base.build import at, cast, common, make, written
 from pullback.nn.base.space import literal, padded
@@ -47,7 +47,7 @@ def linear_rows(
     """`linear` with rows ``start .. start + rows`` of a packed weight and bias."""
     x, w = input.value, weight.value
     result = common(input, weight, bias)
-    kind = result if bias is None or not is_half(result) else float32
+    kind = result if bias is None or not is_short(result) else float32
     rank = len(x.shape)
     shape = (*x.shape[:-1], rows)
 

@@ -17,7 +17,7 @@ import numpy as np
 from pullback.errors import ShapeError, StateError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Add, Div, Expr, Extent, Mul
 from pullback.ir.graph import Value
 from pullback.nn.base.build import at, common, count, make, pointwise, written
@@ -299,7 +299,7 @@ def _by_channel(
 ) -> Tensor:
     """A norm whose scale and running statistics have one element for each channel."""
     result = common(input, *affine)
-    kind = float32 if is_half(result) else result
+    kind = float32 if is_short(result) else result
     x: Value = widened(input.value)
     if own:
         measured = moments(x, over, kind)
@@ -329,7 +329,7 @@ def by_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A batch norm by its input's statistics; these, by channel, the variance unbiased."""
     result = common(x, weight, bias)
-    kind = float32 if is_half(result) else result
+    kind = float32 if is_short(result) else result
     measured = moments(widened(x.value), (0, *range(2, len(x.shape))), kind)
     y = _typed(scaled("batch_norm", measured, eps, (weight, bias), lambda i: (i[1],)), result)
     return y, Tensor(measured.mean), _unbiased(measured)

@@ -86,7 +86,7 @@ class Heads:
     def kind(self) -> DType:
         """The type of scores and sums."""
         own = self.value.dtype
-        return D.float32 if D.is_half(own) else own
+        return D.float32 if D.is_short(own) else own
 
     def read(self, batch: Index, head: Expr, place: Expr, feature: Expr) -> Expr:
         """One feature of one head at one position, as it is computed with."""

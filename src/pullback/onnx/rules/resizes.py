@@ -14,7 +14,7 @@ import numpy as np
 
 import pullback as pb
 from pullback.config import frozen
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.onnx.rules.table import axis_of, demand, rule
 from pullback.onnx.values import constant
 
@@ -137,7 +137,7 @@ def resized(
         ends = (0.0, 1.0) if region is None else (region[axis], region[axis + rank])
         facts = {"extent": x.shape[axis], "size": sizes[axis], "scale": scales[axis]}
         rows.append(replace(how, **facts, region=ends))
-    y = pb.astype(x, pb.float32) if how.mode != "nearest" and is_half(kind) else x
+    y = pb.astype(x, pb.float32) if how.mode != "nearest" and is_short(kind) else x
     for axis, one in enumerate(rows):
         y = _along(y, axis, one)
     if how.places == "tf_crop_and_resize":

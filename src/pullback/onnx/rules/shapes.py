@@ -10,7 +10,7 @@ import numpy as np
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.ir.dtype import is_half
+from pullback.ir.dtype import is_short
 from pullback.onnx.read import kind_of
 from pullback.onnx.rules.table import axis_of, demand, numbers, rule
 
@@ -210,7 +210,7 @@ def range_(start: Any, limit: Any, delta: Any, *, stash_type: int | None = None)
     first, last, step = (a.reshape(-1)[0].item() for a in (start, limit, delta))
     demand(step != 0, "a delta of 0")
     count = max(0, math.ceil((last - first) / step))
-    wide = pb.float32 if is_half(kind) else kind
+    wide = pb.float32 if is_short(kind) else kind
     return pb.astype(pb.arange(count, dtype=wide) * step + first, kind)
 
 

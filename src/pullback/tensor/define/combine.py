@@ -17,7 +17,7 @@ from pullback.errors import DTypeError, Origin, ShapeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.associative import Join, Tuple, reduced, scanned
-from pullback.ir.dtype import DType, float32, is_half
+from pullback.ir.dtype import DType, float32, is_short
 from pullback.ir.expr import Axis, Expr, Extent, If, lower
 from pullback.ir.graph import (
     ALL,
@@ -250,7 +250,7 @@ def linear_recurrence(
     """
     values = [value_of(a), value_of(b)]
     result = W.as_float(W.common_dtype(values))
-    kind = float32 if is_half(result) else result
+    kind = float32 if is_short(result) else result
     at = _Along(W.broadcast_shapes([v.shape for v in values]), axis, reverse)
     step, part = (W.cast(W.broadcast_read(v, at.shape, at.axes), kind) for v in values)
     if initial is not None:
@@ -291,7 +291,7 @@ def cumulative_logsumexp(x: Any, axis: int | None = None) -> Tensor:
     value = value_of(x)
     result = W.as_float(value.dtype)
     at = _Along(value.shape, R.scan_axis("logsumexp", value, axis), False)
-    here = W.cast(read(value, *at.axes), float32 if is_half(result) else result)
+    here = W.cast(read(value, *at.axes), float32 if is_short(result) else result)
     zero = F.like(0, here)
     most = make("most", at.shape, here, stop=True)
     near = E.Exp(E.subtract(here, read(most, *at.axes)))

@@ -21,7 +21,7 @@ from pullback.errors import DTypeError, Origin, ShapeError, TruthError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
+from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_short
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
 from pullback.ir.node import walk
@@ -403,7 +403,7 @@ def mean(value: Any, over: Any) -> ScalarHandle:
     for axis in bound_axes(over):
         number = number * settled(E.extent_expr(axis.extent))
     kind = as_expr(value).dtype
-    if not is_half(kind):
+    if not is_short(kind):
         return combine("divide", fold("sum", value, over), number)
     return astype(combine("divide", fold("sum", astype(value, float32), over), number), kind)
 

@@ -203,7 +203,7 @@ def _summed(name: str, gap: Expr, shape: Any, over: Any, p: float) -> Tensor:
     if not p >= 0:
         raise V.fail(f"{name}: p = {p} is negative", code="E123")
     kind = gap.dtype
-    wide = D.float32 if D.is_half(kind) else kind
+    wide = D.float32 if D.is_short(kind) else kind
     gap = W.cast(gap, wide)
     if p == math.inf:
         total = W.reduce(name, shape, over, F.absolute(gap), MAX)

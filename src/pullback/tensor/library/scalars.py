@@ -60,7 +60,7 @@ def both_wide(function: Any) -> Any:
 
     def widened(*args: Expr) -> Expr:
         kind = args[0].dtype
-        if not D.is_half(kind):
+        if not D.is_short(kind):
             value: Expr = function(*args)
             return value
         return W.cast(function(*(Cast(a, D.float32) for a in args)), kind)
@@ -425,7 +425,7 @@ def _mantissa(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _wide_mantissa(x: Expr) -> tuple[Expr, Expr]:
-    if not D.is_half(x.dtype):
+    if not D.is_short(x.dtype):
         return _mantissa(x)
     m, e = _mantissa(Cast(x, D.float32))
     return Cast(m, x.dtype), e
@@ -456,7 +456,7 @@ def ldexp(x1: Any, x2: Any) -> Any:
     shape = W.broadcast_shapes([base.shape, power.shape])
     axes = W.axes_of(shape)
     n = W.lifted(power, D.int64, shape, axes)
-    x = W.lifted(base, D.float32 if D.is_half(kind) else kind, shape, axes)
+    x = W.lifted(base, D.float32 if D.is_short(kind) else kind, shape, axes)
     return Tensor(W.make("ldexp", shape, W.cast(scaled(x, n), kind)))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from pullback.cost.facts import elements
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import bool_, float32, int8, int32, int64, is_half
+from pullback.ir.dtype import bool_, float32, int8, int32, int64, is_short
 from pullback.ir.expr import And, Axis, Cast, Expr, If, Less, Or
 from pullback.ir.graph import MAX, MIN, SUM, Accumulate, Definition, Keep, Rule, Value, read
 from pullback.tensor.face.dialect import spelled
@@ -88,7 +88,7 @@ def _places_ns(keys: Value) -> float:
 
 def _wide(keys: Value) -> Value:
     """Halves as float32, of the same order: NumPy sorts those in lanes."""
-    return W.astype(keys, float32) if is_half(keys.dtype) else keys
+    return W.astype(keys, float32) if is_short(keys.dtype) else keys
 
 
 def sorted_along(x: Value, axis: int, descending: bool) -> Value:

@@ -13,7 +13,7 @@ from pullback.algebra.bounds import Prover
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
+from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_short
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower, takes
 from pullback.ir.graph import (
     Definition,
@@ -305,7 +305,7 @@ def one_hot(x: Value, classes: Extent, kind: DType, axis: int) -> Definition:
 
 def arange(start: Scalar, step: Scalar, count: Extent, kind: DType) -> Definition:
     """``out[i] = start + i * step``"""
-    within = float32 if is_half(kind) else kind
+    within = float32 if is_short(kind) else kind
     if kind.is_integer and not kind.range()[0] <= step <= kind.range()[1]:
         within = int64  # a step down, of an unsigned type
     axis = cast(Axis(0, count), within)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from pullback.ir.dtype import DType, float32, is_half, promote
+from pullback.ir.dtype import DType, float32, is_short, promote
 from pullback.ir.graph import Definition, Variable
 from pullback.tensor.record.trace import Handle
 from pullback.tensor.values import elementwise as W
@@ -29,7 +29,7 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
         given = _kinds((*args, *settings.values()))
-        if not any(map(is_half, given)):
+        if not any(map(is_short, given)):
             return inner(*args, **settings)
         common = reduce(promote, (kind for kind in given if kind.is_float))
         wide = inner(*map(widened, args), **{n: widened(x) for n, x in settings.items()})
@@ -42,14 +42,14 @@ def widened(x: Any) -> Any:
     """Tensors or values of 16-bit floats, also within sequences, as float32; the rest stays."""
     if isinstance(x, tuple | list):
         return _alike(x, [widened(item) for item in x])
-    return _cast(x, float32) if isinstance(x, KINDS) and is_half(x.dtype) else x
+    return _cast(x, float32) if isinstance(x, KINDS) and is_short(x.dtype) else x
 
 
 def narrowed(wide: Any, kind: DType) -> Any:
     """What was computed in float32 for 16-bit floats `kind` as that; of several, each."""
     if isinstance(wide, tuple | list):
         return _alike(wide, [narrowed(item, kind) for item in wide])
-    own = is_half(kind) and isinstance(wide, KINDS) and wide.dtype == float32
+    own = is_short(kind) and isinstance(wide, KINDS) and wide.dtype == float32
     return _cast(wide, kind) if own else wide
 
 

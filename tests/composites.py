@@ -65,6 +65,7 @@ OTHERWISE = FAMILIES | {
     "load_image",
     *("Cell", "Complex", "DType", "Dim", "Feeder", "Options", "Receiver", "State", "Tensor"),
     *("arange", "asarray", "axis", "bfloat16", "bool", "bool_", "dim", "dtype", "e", "empty"),
+    *("float8_e4m3fn", "float8_e5m2"),
     *("empty_like", "eye", "float16", "float32", "float64", "from_dlpack", "full", "full_like"),
     *("inf", "int8", "int32", "int64", "linspace", "nan", "newaxis", "one_hot", "ones", "schedule"),
     *("ones_like", "pi", "random", "result_type", "tensor", "uint8", "uint32", "zeros"),

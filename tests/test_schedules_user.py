@@ -16,6 +16,7 @@ import pytest
 
 import pullback as pb
 from lower_support import HOST
+from pullback.backends.host.compare import close
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
@@ -23,7 +24,7 @@ from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Left, Place, Right, TileLoops, Way
 from pullback.tensor.run.schedules import UserSchedule
-from pullback.tensor.run.tune import PRICED, Bench, _close
+from pullback.tensor.run.tune import PRICED, Bench
 from pullback.viewer.page import collect
 
 OPTIONS = Options(threads=2, cache=None)
@@ -559,4 +560,4 @@ def _same(bench: Bench, kernel: Kernel, s: UserSchedule, own: UserSchedule) -> N
         if s.same_sums(own):
             assert np.array_equal(value, wanted), s.choices
         else:
-            assert _close(value, wanted, variable.dtype), s.choices
+            assert close(value, wanted, variable.dtype), s.choices

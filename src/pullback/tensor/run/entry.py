@@ -70,7 +70,7 @@ class Entry:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if len(turns.line) > 1:
                 turns.looked(turn)
-            memory = keeping(self.executable.runner)
+            memory = self.memory()
             for cell in self.written:
                 if memory is not None:
                     state.append(self.resident(memory, cell))
@@ -113,13 +113,18 @@ class Entry:
 
     def by_arrays(self, state: list[Held]) -> Any:
         """Run on arrays: on a device, or where extents are read off them."""
-        memory = keeping(self.executable.runner)
+        memory = self.memory()
         if memory is not None:
             return self.on_device(memory, state)
         results = [fresh("result", kind) for kind in self.kinds or self.measured(state)]
         arrays = [v.array for v in (*state, *results)]
         self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
         return self.build([Tensor.holding(v) for v in results])
+
+    def memory(self) -> Keeping | None:
+        """Who keeps arrays on the program's device; None on this processor."""
+        runner = self.executable.runner
+        return keeping(runner) if runner.go is None else None
 
     def on_device(self, memory: Keeping, state: list[Held]) -> Any:
         """Run on what lies on the program's device by address; the results stay there."""

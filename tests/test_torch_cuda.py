@@ -118,7 +118,7 @@ def test_a_product_of_the_derivative_of_a_triton_kernel(
     """By columns of a batch, added up in float32."""
     monkeypatch.setenv("PULLBACK_CACHE", "off")
     behind, b = torch.randn(2, 33, 20).to(kind), torch.randn(2, 20, 40).to(kind).mT
-    text = "c[b, m, k] = sum[n](x[b, m, n] * y[b, k, n])"
+    text = "c[b, p, q] = sum[r](x[b, p, r] * y[b, q, r])"  # letters that no other product has
     name = str(kind).removeprefix("torch.")
     product = contracted.operator.__wrapped__(text, name, "float32")  # a new one, of no cache
     made = product.placed(DEVICE)(behind, b)

@@ -529,6 +529,6 @@ def test_descriptors_in_memory_that_is_gone(eager: str, monkeypatch: pytest.Monk
     arrays = given((9, 64), (64, 48), (48, 32))
     made(*arrays)
     own = made.program.runner.own
-    own._memory.arena = next(b.base for b in blocks.fake.blocks if not b.alive)
+    own._arena = next(b.base for b in blocks.fake.blocks if not b.alive)
     with pytest.raises(Violation, match="that was freed"):
         made(*arrays)

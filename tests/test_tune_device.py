@@ -121,6 +121,17 @@ def test_a_launch_is_known_by_its_structure() -> None:
     assert len({same[0], *(signature(one(k)[0]) for k in others)}) == 5
 
 
+def test_an_accumulating_write_is_another_launch_where_it_has_the_same_bits() -> None:
+    """What adds by atomics is no record for what may not, and nothing else is measured again."""
+    function = pb.jit(
+        lambda x: pb.grad(pb.sum(x[PLACES] ** 2), [x])[0], options=pb.Options(cache=None)
+    )
+    function(A[:5])
+    every = [g for k in function.program.kernels for g, _ in plan.units(k, plan.chooser(H100))]
+    ways = {g.way.value: signature(g) != signature(g, deterministic=True) for g in every}
+    assert ways.pop("scatter") and not any(ways.values())
+
+
 KERNELS = [product(64, 16384, 64), rows(4, 1 << 20), copy(999)]
 
 

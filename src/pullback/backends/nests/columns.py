@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from pullback.backends.nests.flight import in_flight
-from pullback.backends.nests.operands import all_columns, are_priced, tile_choices
+from pullback.backends.nests.operands import all_columns, has_pages, tile_choices
 from pullback.backends.nests.price import price
 from pullback.backends.nests.samples import ROUGH
 from pullback.errors import OptionError
@@ -114,7 +114,7 @@ def _least_ns(kernel: Kernel, target: Target, given: Numbers) -> float:
     own = scheduled(kernel, target, choices_of(given))
     least = price(kernel, own, target, ROUGH).ns
     steps = [step for step in own.steps if step.product is not None]
-    alone = len(steps) == 1 and are_priced(target)
+    alone = len(steps) == 1 and has_pages(target)
     for tile in all_columns(kernel, own, steps[0], target)[-1:] if alone else ():
         with suppress(OptionError):
             other = scheduled(kernel, target, choices_of({**given, **tile_choices(tile)}))

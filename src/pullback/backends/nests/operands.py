@@ -41,7 +41,7 @@ def operands(kernel: Kernel, target: Target, columns: Choices) -> Choices:
     their own, has too low a price there (128 x 512 of 784 terms, one Zen 3 core: in place 1.54 ms,
     in panels 1.17, priced 1.22 and 1.34 without them).
     """
-    if kernel.tiling is not None or not are_priced(target):
+    if kernel.tiling is not None or not has_pages(target):
         return ()
     own = scheduled(kernel, target, columns)
     steps = [step for step in own.steps if step.product is not None]
@@ -66,7 +66,7 @@ def operands(kernel: Kernel, target: Target, columns: Choices) -> Choices:
     return choices_of(best)
 
 
-def are_priced(target: Target) -> bool:
+def has_pages(target: Target) -> bool:
     """Whether a machine's pages are known."""
     return any(m.pages for m in target.profile.memories)
 

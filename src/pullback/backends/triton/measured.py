@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 from math import log2
 from typing import Any
 
-from pullback.backends.triton.blocks import Group
+from pullback.backends.triton.blocks import Group, Way
 from pullback.backends.triton.choose import moves
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.price import Work
@@ -19,13 +19,16 @@ from pullback.ir.signature import digest, kernel_digest
 log = logging.getLogger("pullback")
 
 
-def signature(group: Group) -> str:
+def signature(group: Group, deterministic: bool = False) -> str:
     """A hash of all that decides a launch but its schedule: equal in every process, and for
-    launches that differ only in which values they name.
+    launches that differ only in which values they name. What may not be `deterministic`, an
+    accumulating write, is another launch where it has to be.
     """
+    way = f"{group.way.value} deterministic" if deterministic and group.way is Way.SCATTER else ""
     stages = tuple(replace(stage, outer=()) for stage in group.stages)
     rows = [group.rows.get(stage) for stage in group.stages]
-    return digest(group.way.value, repr(rows), kernel_digest(Kernel("", group.extents, stages)))
+    kernel = Kernel("", group.extents, stages)
+    return digest(way or group.way.value, repr(rows), kernel_digest(kernel))
 
 
 def kept(

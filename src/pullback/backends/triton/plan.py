@@ -70,9 +70,13 @@ class Chooser:
             return self.by_hand(group)
         return kept(group, self.best(group), self.gpu, self.known(group))
 
+    def signature(self, group: Group) -> str:
+        """What a launch is known by."""
+        return signature(group, self.deterministic)
+
     def known(self, group: Group) -> tuple[str, str] | None:
         """What was measured of a launch: the schedule as text, and what says so."""
-        own = signature(group) if self.blocks else ""
+        own = self.signature(group) if self.blocks else ""
         return next(((text, source) for name, text, source in self.blocks if name == own), None)
 
     def best(self, group: Group) -> BlockSchedule:

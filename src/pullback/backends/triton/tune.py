@@ -32,7 +32,7 @@ from pullback.backends.triton.blocks import Group
 from pullback.backends.triton.choose import moves
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.language import word
-from pullback.backends.triton.measured import read, signature
+from pullback.backends.triton.measured import read
 from pullback.backends.triton.offline import Binary, Order
 from pullback.backends.triton.plan import Chooser, cut, units, written
 from pullback.backends.triton.price import Work
@@ -104,7 +104,7 @@ def measured(
     """
     choose = maker.choose
     groups = [group for group, _ in units(kernel, choose)]
-    own = [signature(group) for group in groups]
+    own = [choose.signature(group) for group in groups]
     wanted = {
         n: Work.of(group, choose.gpu).price(choose.best(group)).ns
         for n, group in enumerate(groups)
@@ -198,7 +198,7 @@ class Bench:
             default, ns = self.race([run, runs[fastest]], LAST_ROUNDS)
         better = default > MARGIN * ns
         block, us = (str(fastest), ns / 1e3) if better else ("", default / 1e3)
-        head = signature(self.group), f"{self.group.way.value} {self.own.name}"
+        head = self.maker.choose.signature(self.group), f"{self.group.way.value} {self.own.name}"
         price = self.work.price(self.best).ns
         return Launched(*head, block, default / 1e3, us, price / 1e3, len(times), self.refused)
 

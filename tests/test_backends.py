@@ -46,15 +46,19 @@ def results(name: str, backend: str, kind: str = "float32") -> list[Any]:
 
 
 def agree(name: str, backend: str, kind: str = "float32") -> None:
+    """As the reference within 1e-5 of the largest number so far, and 4 times what rounding alone
+    does to the reference: the gradients by a softmax's operands lose 3.4e-6 in float32 there.
+    """
     scale = 0.0
-    wanted = results(name, "reference", kind)
-    for want, got in zip(wanted, results(name, backend, kind), strict=True):
+    wanted, exact = results(name, "reference", kind), results(name, "reference", "float64")
+    for want, got, whole in zip(wanted, results(name, backend, kind), exact, strict=True):
         assert got.shape == want.shape and got.dtype == want.dtype
         if want.dtype.kind in "iub":
             np.testing.assert_array_equal(got, want)
             continue
         scale = max(scale, float(np.abs(want.astype(np.float64)).max()))
-        close(got, want, scale, kind)
+        rounding = float(np.abs(want.astype(np.float64) - whole).max())
+        close(got, want, max(scale, 4 * rounding / 1e-5), kind)
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -23,11 +23,12 @@ from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen, with_numbers
 from pullback.schedule.choices import joined
-from pullback.schedule.schedule import Right, Schedule, TileLoops
+from pullback.schedule.schedule import Right, Schedule, TileLoops, Way
 
 ZEN3 = named_target("x86-64-v3").on(chosen("zen3"))
 TWO = ZEN3.on(with_numbers(ZEN3.profile, "launch", processors=2))
 ANY = named_target("x86-64-v3")
+ZEN4 = named_target("x86-64-v4").on(chosen("zen4"))
 
 
 def drawn(function: Any, *shapes: tuple[int, ...]) -> Kernel:
@@ -143,6 +144,21 @@ def test_few_rows_across_memory_go_by_what_costs_less() -> None:
     assert dict(few_rows(one, ZEN3, ())) == {"dots.0": 8}
     near = drawn(lambda a, w: a @ w.T, (12, 512), (4096, 512))
     assert few_rows(near, ZEN3, ()) == ()
+
+
+def test_panels_that_few_rows_share_go_by_dot_products() -> None:
+    """Rows that make a tile of all of them, and those whose tiles run what comes after them: 14 x
+    227 of 512 terms and relu is priced 55.5 us in tiles of 7 rows, 42.4 by dot products.
+    """
+    column = (("column.0", 1),)
+    for rows, cap in ((14, 16), (24, 32)):
+        one = drawn(lambda a, w: pb.maximum(a @ w.T, 0.0), (rows, 512), (227, 512))
+        given = few_rows(one, ZEN4, column)
+        assert dict(given) == {"column.0": 1, "dots.0": cap}
+        assert scheduled(one, ZEN4, column).steps[0].way is Way.TILES
+        assert scheduled(one, ZEN4, given).steps[0].way is Way.DOTS
+    many = drawn(lambda a, w: a @ w.T, (100, 512), (227, 512))
+    assert few_rows(many, ZEN4, column) == column
 
 
 def test_blocks_no_deeper_than_they_pay() -> None:

@@ -260,8 +260,8 @@ def _role(
         return Role.NODE
     exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     if not isinstance(form, Map):
-        near = _is_epilogue(scene, definition, uses) and sums_up(scene, definition) is None
-        return Role.STAGE if near else Role.NODE
+        near = size > 1 and _is_epilogue(scene, definition, uses)
+        return Role.STAGE if near else Role.NODE  # numbers: all that one reads are made in tasks
     once = len({use.user for use in uses}) == 1
     return Role.STAGE if (exact and (once or big <= 1)) or big == 0 else Role.NODE
 

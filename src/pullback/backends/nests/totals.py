@@ -153,7 +153,8 @@ class _Product:
     def _over(self, matrix: Expr) -> Definition:
         """One sum over all axes, in the order in which the matrix lies."""
         lie = [n.number for n in walk(matrix) if isinstance(n, Axis)]
-        return self._sum(self.factors, [n for n in dict.fromkeys(lie) if n >= len(self.d.shape)])
+        over = range(len(self.d.shape), len(self.extents))
+        return self._sum(self.factors, [n for n in dict.fromkeys((*lie, *over)) if n in over])
 
     def _points(self, axes: Iterable[int]) -> int:
         return elements(self.extents[n] for n in axes)
@@ -204,7 +205,8 @@ def _product(d: Definition, take: Take) -> _Product | None:
     moves: Moves = dict(enumerate((*take.indices, *over)))
     factors = tuple(substitute(f, moves) for f in quotient.above)
     uses = Counter(n for f in factors for n in f.axes)
-    own = tuple(frozenset(n for n in f.axes if n in summed and uses[n] == 1) for f in factors)
+    several = {n for n in summed if d.extents[n] != 1 and uses[n] == 1}
+    own = tuple(frozenset(several & f.axes) for f in factors)
     if not any(own):
         return None
     extents = (*d.extents, *source.form.over)

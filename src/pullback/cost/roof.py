@@ -42,9 +42,8 @@ class Demand:
     written: int = 0
 
     def cut(self, on: list[int | None], last: int, count: int) -> None:
-        """Note what lies along axis `last` of a stage, if an outer axis runs along it."""
-        if last in on:
-            self.runs[on.index(last)] += count
+        """Note what lies along axis `last` of a stage, for each outer axis that runs along it."""
+        self.runs.update({n: count for n, axis in enumerate(on) if axis == last})
 
     def spread(self, cut: set[int]) -> list[Pair]:
         """Bytes of the sums whose terms are spread over the axes `cut`, and the axes they have."""

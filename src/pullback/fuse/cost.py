@@ -111,8 +111,8 @@ def _measure(problem: Problem, group: Group, l2: int) -> Demand:
         else:
             work = problem.points[s] * max(1, problem.flops[s])
             demand.vector[mask] += work
-            if problem.is_map(s) and last in on:
-                demand.narrow[on.index(last), mask] += work
+            if problem.is_map(s):
+                demand.narrow.update({(n, mask): work for n, axis in enumerate(on) if axis == last})
         if s in outside:
             demand.written += size
             if size > l2:

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from pullback.config import Ints, entity, frozen
 from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
-from pullback.fuse.inline import sums_up
+from pullback.fuse.inline import FINISH_POINTS, sums_up
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Extent, upper
@@ -29,8 +29,6 @@ class Late(IntEnum):
 
 
 FINISH = Late.FINISH
-# Points of what runs once on one thread: about a launch on several (1 us).
-FINISH_POINTS = 8192
 
 Class = dict[int, int | None]
 

@@ -49,6 +49,8 @@ BODY_NODES: Cap = 400
 VIEW_NODES: Cap = 4000
 # Recomputed stages in a row, so that a kernel keeps room within its 32.
 CHAIN_STAGES: Cap = 10
+# Points of what runs once on one thread: about a launch on several (1 us).
+FINISH_POINTS = 8192
 
 
 class Role(Enum):
@@ -260,8 +262,9 @@ def _role(
         return Role.NODE
     exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     if not isinstance(form, Map):
+        late = size == 1 and points(definition) > FINISH_POINTS  # in tasks, however many one reads
         near = _is_epilogue(scene, definition, uses) and sums_up(scene, definition) is None
-        return Role.STAGE if near else Role.NODE
+        return Role.STAGE if near and not late else Role.NODE
     once = len({use.user for use in uses}) == 1
     return Role.STAGE if (exact and (once or big <= 1)) or big == 0 else Role.NODE
 

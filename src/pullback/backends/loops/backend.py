@@ -19,6 +19,7 @@ from pullback.backends.nests.price import price
 from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.short import written_out
 from pullback.backends.nests.sizes import array_bytes
+from pullback.backends.nests.totals import with_totals
 from pullback.config import Options
 from pullback.cost.price import Price
 from pullback.ir.graph import Graph
@@ -48,8 +49,8 @@ class Loops(Compiler):
         return target if options.threads is None else _alone(target, options.threads)
 
     def prepare(self, graph: Graph, target: Target) -> Graph:
-        """Indices that are data in rows."""
-        return with_places(graph, target.profile)
+        """Indices that are data in rows, sums of products without these."""
+        return with_places(with_totals(graph, target.profile), target.profile)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code of each kernel; nests are made as they are asked for."""

@@ -23,6 +23,7 @@ import struct
 import threading
 import time
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -217,7 +218,8 @@ class Shared:
 
     def _told(self, rank: int, link: socket.socket, head: bytes, places: Sequence[int]) -> bool:
         try:
-            socket.send_fds(link, [head], places, socket.MSG_DONTWAIT)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", places))]
+            link.sendmsg([head], rights if places else [], socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -219,6 +219,7 @@ class Shared:
     def _told(self, rank: int, link: socket.socket, head: bytes, places: Sequence[int]) -> bool:
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", places))]
+            # `socket.send_fds` leaves out its flags.
             link.sendmsg([head], rights if places else [], socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False

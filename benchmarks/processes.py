@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -37,8 +38,9 @@ SKIP = 8  # steps before the clock starts
 WAYS = {  # processes, threads of each
     "pullback, 1 process of 1 thread": ("pullback", 1, 1),
     "pullback, 1 process of 2 threads": ("pullback", 1, 2),
-    "pullback, 2 processes of 1 thread, ring": ("pullback", 2, 1),
-    "pullback, 2 processes of 1 thread, ring, states in parts": ("shard", 2, 1),
+    "pullback, 2 processes of 1 thread, shared memory": ("pullback", 2, 1),
+    "pullback, 2 processes of 1 thread, shared memory, states in parts": ("shard", 2, 1),
+    "pullback, 2 processes of 1 thread, ring over TCP": ("ring", 2, 1),
     "PyTorch, 1 process of 1 thread": ("torch", 1, 1),
     "PyTorch, 1 process of 2 threads": ("torch", 1, 2),
     "PyTorch, 2 processes of 1 thread, DDP with Gloo": ("torch", 2, 1),
@@ -171,7 +173,8 @@ def rank_main(way: str, model: str, steps: int) -> None:
     if way == "torch":
         losses, times, spent = torch_rank(model, steps, rank, size)
     else:
-        group = pb.distributed.init("ring") if size > 1 else Group()
+        transport = "ring" if way == "ring" else None
+        group = pb.distributed.init(transport) if size > 1 else Group()
         losses, times, spent = own_rank(model, steps, group, way == "shard")
     if rank == 0:
         gaps = [b - a for a, b in pairwise(times)][SKIP:]
@@ -237,6 +240,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--model", choices=["gpt", "mlp"])
+    parser.add_argument("--only", default="", help="ways whose names match it, and the first")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
@@ -245,6 +249,9 @@ def main() -> None:
     if find_spec("torch") is None:
         for name in [n for n in WAYS if n.startswith("PyTorch")]:
             del WAYS[name]
+    base = next(iter(WAYS))
+    for name in [n for n in WAYS if n != base and not re.search(args.only, n)]:
+        del WAYS[name]
     for model in [args.model] if args.model else ["mlp", "gpt"]:
         table(model, args.rounds, args.steps)
 

@@ -12,15 +12,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pullback as pb
+from pullback.distributed import shared
 
 ROOT = Path(__file__).parent.parent
 R = TypeVar("R")
 LIMIT = 120  # seconds that a process may take
 
 
-def threads(ranks: int, work: Callable[[Any], R], **how: Any) -> list[R]:
+def near(ranks: int, *, timeout: float) -> list[pb.distributed.Group]:
+    """Ranks that share memory, for threads."""
+    return [pb.distributed.Group(t) for t in shared.loopback(ranks, timeout)]
+
+
+def threads(
+    ranks: int, work: Callable[[Any], R], make: Any = pb.distributed.loopback, **how: Any
+) -> list[R]:
     """What each rank gives; raises what the first of them raised."""
-    groups = pb.distributed.loopback(ranks, **{"timeout": 60.0, **how})
+    groups = make(ranks, **{"timeout": 60.0, **how})
     try:
         with ThreadPoolExecutor(ranks) as pool:
             futures = [pool.submit(work, group) for group in groups]

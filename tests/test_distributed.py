@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -536,12 +537,13 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- processes -----------------------------------------------------------------------------------
 
+NEAREST = "shared memory" if sys.platform == "linux" else "the ring"
 SCRIPT = """\
 import os, signal, sys
 import numpy as np
 import pullback as pb
 
-group = pb.distributed.init(timeout=20.0)
+group = pb.distributed.init(*sys.argv[2:], timeout=20.0)
 calls = [0]
 
 def feed():
@@ -556,17 +558,19 @@ def step():
     total.assign(total + pb.distributed.all_reduce(pb.Feeder(feed, shape=(3,))))
 
 pb.jit(lambda: pb.loop(10, step))()
-print(total.tolist(), pb.distributed.rank(), pb.distributed.size())
+print(total.tolist(), pb.distributed.rank(), pb.distributed.size(), group.transport.library)
 """
 
 
-def test_two_processes_by_the_ring(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", [[], ["shared"], ["ring"]])
+def test_two_processes_of_a_host(tmp_path: Path, transport: list[str]) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    ended = processes(2, [str(script), "lives"], tmp_path)
-    assert [e.stdout for e in ended] == [f"[30.0, 30.0, 30.0] {r} 2\n" for r in range(2)]
+    ended = processes(2, [str(script), "lives", *transport], tmp_path)
+    name = "the ring" if transport == ["ring"] else NEAREST
+    assert [e.stdout for e in ended] == [f"[30.0, 30.0, 30.0] {r} 2 {name}\n" for r in range(2)]
     began = time.monotonic()
-    first, second = processes(2, [str(script), "dies"], tmp_path)
+    first, second = processes(2, [str(script), "dies", *transport], tmp_path)
     assert second.returncode == -9 and time.monotonic() - began < 20.0
     assert first.returncode == 1 and "[E611]" in first.stderr
 

@@ -36,6 +36,9 @@ class Gloo:
         atexit.register(self._destroy, None if first else self._group)
         self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 
+    def begin(self, kind: str, source: Array, target: Array) -> None:
+        """None: it has threads of its own, and we wait on one."""
+
     def natives(self, kind: str, x: Kind, y: Kind) -> None:
         """None: it has no C functions."""
 

@@ -6,8 +6,10 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,7 +18,9 @@ import numpy as np
 from pullback.backends.host.pool import get_num_threads, set_num_threads
 from pullback.distributed import ring
 from pullback.distributed.gloo import Gloo
+from pullback.distributed.meet import join
 from pullback.distributed.mpi import Mpi
+from pullback.distributed.shared import Shared
 from pullback.distributed.transport import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -30,14 +34,15 @@ from pullback.errors import Origin
 from pullback.ir.program import Loop, Program, items
 from pullback.ir.signature import signature
 
-TRANSPORTS = ("ring", "gloo", "mpi")
+TRANSPORTS = ("shared", "ring", "gloo", "mpi")
+NEAREST = "shared or ring"
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 MPI_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 
 
 class Group:
-    """A rank of several. Collectives run one after the other on a thread of the group's own, so
-    that programs run beside them.
+    """A rank of several. Collectives of transports that somebody has to work at run one after the
+    other on a thread of the group's own, so that programs run beside them.
 
     Example:
         >>> pb.distributed.Group().size
@@ -49,7 +54,7 @@ class Group:
         self._work: queue.SimpleQueue[tuple[Future[None], Callable[[], None]] | None]
         self._work = queue.SimpleQueue()
         self._tickets = count(1)
-        self._open: dict[int, Future[None]] = {}
+        self._open: dict[int, Callable[[], None]] = {}  # what ends each
         self._after: dict[int, Callable[[], None]] = {}
         self._broken: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -74,18 +79,43 @@ class Group:
         """
         if self._broken is not None:
             raise self._broken
+        ticket = next(self._tickets)
+        self._open[ticket] = self._begun(kind, source.reshape(-1), target.reshape(-1))
+        return ticket
+
+    def _begun(self, kind: str, source: Array, target: Array) -> Callable[[], None]:
+        """What ends it: here, where the transport needs nobody in between."""
+        with self._parting():
+            end = self.transport.begin(kind, source, target)
+        if end is not None:
+            return partial(self._ended, end)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pullback-group", daemon=True)
             self._thread.start()
-        ticket, future = next(self._tickets), Future[None]()
-        self._open[ticket] = future
-        flat = source.reshape(-1), target.reshape(-1)
-        self._work.put((future, lambda: self.transport.run(kind, *flat)))
-        return ticket
+        future = Future[None]()
+        self._work.put((future, lambda: self.transport.run(kind, source, target)))
+        return future.result
+
+    def _ended(self, end: Callable[[], None]) -> None:
+        if self._broken is not None:
+            raise self._broken
+        with self._parting():
+            end()
+
+    @contextmanager
+    def _parting(self) -> Iterator[None]:
+        """After an error no other collective begins."""
+        try:
+            yield
+        except BaseException as error:
+            if self._broken is None:
+                self._broken = error
+                self.transport.close()  # the others see that this rank cannot go on
+            raise
 
     def wait(self, ticket: int) -> None:
         """End what `start` began. Raises: DistributedError."""
-        self._open.pop(ticket).result()
+        self._open.pop(ticket)()
         self._after.pop(ticket, lambda: None)()
 
     def after(self, ticket: int, job: Callable[[], None]) -> None:
@@ -100,14 +130,9 @@ class Group:
         while (work := self._work.get()) is not None:
             future, job = work
             try:
-                if self._broken is not None:
-                    raise self._broken
-                job()
+                self._ended(job)
                 future.set_result(None)
             except BaseException as error:
-                if self._broken is None:
-                    self._broken = error
-                    self.transport.close()  # the others see that this rank cannot go on
                 future.set_exception(error)
 
     def close(self) -> None:
@@ -168,7 +193,8 @@ _home = _Home()
 def init(transport: str | None = None, *, timeout: float = TIMEOUT) -> Group:
     """Join the processes that `torchrun` or `mpiexec` started, or that say `RANK` and `WORLD_SIZE`.
 
-    `transport`: ``"gloo"`` (under `torchrun`), ``"mpi"`` (under `mpiexec`), ``"ring"`` (else), or
+    `transport`: ``"gloo"`` (under `torchrun`), ``"mpi"`` (under `mpiexec`), ``"shared"`` (else,
+    where all processes can share memory: on one host, under Linux), ``"ring"`` (else, over TCP), or
     None for the one that the environment asks for; a process alone is rank 0 of 1. `timeout`:
     seconds that a rank waits for the others to move, before it raises E612. Unless
     PULLBACK_THREADS says how many threads there are, the ranks of a machine share its processors.
@@ -198,15 +224,16 @@ def init(transport: str | None = None, *, timeout: float = TIMEOUT) -> Group:
 
 def _share_processors() -> None:
     """As many threads as there are processors for each rank of this machine."""
-    told = next((os.environ[n] for n in LOCAL_SIZES if n in os.environ), "1")
+    near = str(_home.group.size) if isinstance(_home.group.transport, Shared) else "1"
+    told = next((os.environ[n] for n in LOCAL_SIZES if n in os.environ), near)
     if told.isdecimal() and int(told) > 1 and "PULLBACK_THREADS" not in os.environ:
         set_num_threads(max(1, get_num_threads() // int(told)))
 
 
 def _asked() -> str | None:
-    """Which transport the environment of this process speaks of."""
+    """Which transport the environment of this process speaks of; ``NEAREST`` for one of our own."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return "gloo" if "TORCHELASTIC_RUN_ID" in os.environ else "ring"
+        return "gloo" if "TORCHELASTIC_RUN_ID" in os.environ else NEAREST
     return "mpi" if any(name in os.environ for name in MPI_SIZES) else None
 
 
@@ -219,7 +246,7 @@ def _made(transport: str, timeout: float) -> Transport:
     if not 0 <= rank < size:
         raise DistributedError(f"RANK={rank} of WORLD_SIZE={size}", help=_VARIABLES, code="E610")
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
-    return ring.join(rank, size, host, port, timeout)
+    return join(rank, size, host, port, None if transport == NEAREST else transport, timeout)
 
 
 _VARIABLES = "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who speaks, and where rank 0 is"

@@ -54,6 +54,9 @@ class Mpi:
             return self._comm.Iallgather(source, target)
         return self._comm.Ireduce_scatter_block(source, target)
 
+    def begin(self, kind: str, source: Array, target: Array) -> None:
+        """None: programs call C functions."""
+
     def natives(self, kind: str, x: Kind, y: Kind) -> tuple[Native, Native] | None:
         """MPI's own functions; the ticket is the request."""
         (shape, dtype), (given, _) = x, y

@@ -30,7 +30,7 @@ from pullback.distributed.transport import (
     KINDS,
     TIMEOUT,
     Array,
-    DistributedError,
+    differ,
     gone,
     late,
 )
@@ -38,9 +38,6 @@ from pullback.tensor.forms.hosted import Kind
 
 FRAME = 1 << 18  # bytes of an array that go at once
 HEAD = struct.Struct("<IB4sQIB")  # number, kind, type, elements; frame, whether it is a result
-HELLO = struct.Struct("<16sIIH")  # who speaks, size, rank, port
-MAGIC = b"pullback-ring-1\0"
-TRIES = 0.05  # seconds between two tries to reach rank 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +122,9 @@ class Ring:
     def natives(self, kind: str, x: Kind, y: Kind) -> None:
         """None: it is Python."""
 
+    def begin(self, kind: str, source: Array, target: Array) -> None:
+        """None: frames wait for one another."""
+
     def close(self) -> None:
         """Who still waits sees the end of its connection."""
         self._part()
@@ -203,12 +203,7 @@ class Ring:
         own = self._number, *said
         other = number, kind, name.rstrip(b"\0"), count
         if own != other:
-            before = (self.rank - 1) % self.size
-            raise DistributedError(
-                f"rank {before} is in {_told(*other)}, rank {self.rank} in {_told(*own)}",
-                help="all ranks run the same collectives of the same shapes, in one order",
-                code="E613",
-            )
+            differ((self.rank - 1) % self.size, other, self.rank, own)
         return frame, bool(result)
 
     def _fill(self, part: Array) -> None:
@@ -242,107 +237,9 @@ def _frames(count: int, itemsize: int) -> Iterator[tuple[int, int]]:
         yield low, min(low + step, count)
 
 
-def _told(number: int, kind: int, name: bytes, count: int) -> str:
-    word = KINDS[kind] if kind < len(KINDS) else "what is none"
-    return f"its collective {number}, {word} of {count} elements of {name.decode(errors='replace')}"
-
-
-# --- how ranks meet ------------------------------------------------------------------------------
-
-
 def loopback(size: int, timeout: float = TIMEOUT, delay: Delay = NONE) -> list[Ring]:
     """The ranks of a ring within this process, for threads."""
     links = [socket.socketpair() for _ in range(size)]
     return [
         Ring(rank, size, links[rank][0], links[rank - 1][1], timeout, delay) for rank in range(size)
     ]
-
-
-def join(
-    rank: int, size: int, host: str, port: int, timeout: float = TIMEOUT, delay: Delay = NONE
-) -> Ring:
-    """A rank of several processes, of which rank 0 listens at `host` and `port`.
-
-    Raises: DistributedError where they do not come together in `timeout` seconds.
-    """
-    deadline = time.monotonic() + timeout
-    try:
-        if rank == 0:
-            own, places = _gathered(size, host, port, deadline)
-        else:
-            own, places = _introduced(rank, size, host, port, deadline)
-        following = socket.create_connection(places[(rank + 1) % size], _left(deadline))
-        own.settimeout(_left(deadline))
-        before, _ = own.accept()
-        own.close()
-    except OSError as error:
-        raise DistributedError(
-            f"rank {rank} of {size} does not reach the others by {host}:{port}: {error}",
-            help="MASTER_ADDR and MASTER_PORT are where rank 0 listens; is every rank running?",
-            code="E610",
-        ) from error
-    for link in (following, before):
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Ring(rank, size, following, before, timeout, delay)
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
-
-
-def _gathered(
-    size: int, host: str, port: int, deadline: float
-) -> tuple[socket.socket, Sequence[tuple[str, int]]]:
-    """Rank 0: hear where every rank listens, and tell all of them."""
-    own = socket.create_server((host, 0))
-    places: list[tuple[str, int]] = [(host, own.getsockname()[1])] * size
-    known: list[socket.socket] = []
-    with socket.create_server((host, port)) as door:
-        while len(known) < size - 1:
-            door.settimeout(_left(deadline))
-            link, (there, *_) = door.accept()
-            link.settimeout(_left(deadline))
-            magic, theirs, rank, listens = HELLO.unpack(_exact(link, HELLO.size))
-            if magic != MAGIC or theirs != size or not 0 < rank < size:
-                link.close()
-                continue
-            places[rank] = there, listens
-            known.append(link)
-    table = "\n".join(f"{h} {p}" for h, p in places).encode()
-    for link in known:
-        link.sendall(struct.pack("<I", len(table)) + table)
-        link.close()
-    return own, places
-
-
-def _introduced(
-    rank: int, size: int, host: str, port: int, deadline: float
-) -> tuple[socket.socket, Sequence[tuple[str, int]]]:
-    """Another rank: tell rank 0 where it listens, and hear where the others do."""
-    while True:
-        try:
-            link = socket.create_connection((host, port), _left(deadline))
-            if link.getsockname() != link.getpeername():  # a port that calls itself
-                break
-            link.close()
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(TRIES)
-    own = socket.create_server((link.getsockname()[0], 0))
-    link.settimeout(_left(deadline))
-    link.sendall(HELLO.pack(MAGIC, size, rank, own.getsockname()[1]))
-    (length,) = struct.unpack("<I", _exact(link, 4))
-    rows = [line.split() for line in _exact(link, length).decode().splitlines()]
-    link.close()
-    return own, [(h, int(p)) for h, p in rows]
-
-
-def _exact(link: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = link.recv(count - len(data))
-        if not part:
-            gone("a rank ended before all had come together")
-        data += part
-    return data

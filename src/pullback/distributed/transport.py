@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from pullback.tensor.forms.hosted import Kind
 Array = np.ndarray[Any, Any]
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 KINDS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
+Said = tuple[int, bytes, int]  # of a collective: which of KINDS, type, elements of the source
 TIMEOUT = 120.0  # seconds that a rank waits for the others to move
 
 
@@ -45,6 +47,13 @@ class Transport(Protocol):
         Raises: DistributedError where a rank is gone, does not answer or does something else.
         """
 
+    def begin(self, kind: str, source: Array, target: Array) -> Callable[[], None] | None:
+        """Begin what `run` runs, without waiting for anybody: the function that ends it. None:
+        somebody has to work at it in between, on a thread beside the program.
+
+        Raises: DistributedError where a rank is gone.
+        """
+
     def natives(self, kind: str, x: Kind, y: Kind) -> tuple[Native, Native] | None:
         """C functions that begin and end it, for a program to call; None where there are none."""
 
@@ -61,6 +70,9 @@ class Alone:
     def run(self, kind: str, source: Array, target: Array) -> None:
         """Everything is a copy."""
         target[...] = source
+
+    def begin(self, kind: str, source: Array, target: Array) -> None:
+        """Nobody to wait for."""
 
     def natives(self, kind: str, x: Kind, y: Kind) -> None:
         """Nothing to call."""
@@ -82,3 +94,19 @@ def late(what: str, timeout: float) -> NoReturn:
         help="init(timeout=..) is how long to wait; a rank hangs, or is in another collective",
         code="E612",
     )
+
+
+def differ(
+    rank: int, other: tuple[int, int, bytes, int], mine: int, own: tuple[int, int, bytes, int]
+) -> NoReturn:
+    """Raises: DistributedError: two ranks are in collectives that differ."""
+    raise DistributedError(
+        f"rank {rank} is in {_told(*other)}, rank {mine} in {_told(*own)}",
+        help="all ranks run the same collectives of the same shapes, in one order",
+        code="E613",
+    )
+
+
+def _told(number: int, kind: int, name: bytes, count: int) -> str:
+    word = KINDS[kind] if kind < len(KINDS) else "what is none"
+    return f"its collective {number}, {word} of {count} elements of {name.decode(errors='replace')}"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from llvm_support import TARGETS, load, loop, routine, vector
-from pullback.backends.host.processor import host_target
+from llvm_support import RUNS_V3, TARGETS, load, loop, routine, vector
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, float64
 from pullback.ir.expr import Expr
@@ -41,7 +40,6 @@ WANTED: dict[str, Callable[[Floats], Floats]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "normal_cdf": np.vectorize(lambda x: math.erfc(-x * math.sqrt(0.5)) / 2, otypes=[np.float64]),
 }
-OWN = host_target().name in ("x86-64-v3", "x86-64-v4")
 RANGES = {
     "exp": (-104.0, 88.7), "log": (1e-38, 1e4), "sin": (-1e4, 1e4), "sqrt": (0.0, 1e6),
     "tanh": (-10.0, 10.0), "erf": (-5.0, 5.0), "sigmoid": (-80.0, 88.0),
@@ -117,7 +115,7 @@ def test_the_tail_of_the_normal_distribution(target: Target) -> None:
     assert np.all(error <= wanted * (4 + wide * wide / 2) * 2.0**-24 + 2.0**-149)
 
 
-@pytest.mark.skipif(not OWN, reason="it runs what is compiled for x86-64-v3")
+@pytest.mark.skipif(not RUNS_V3, reason="it runs what is compiled for x86-64-v3")
 def test_gelu_and_its_slope_have_one_power(tmp_path: Path) -> None:
     gelu = pb.nn.functional.gelu
     x = np.ones(4096, np.float32)

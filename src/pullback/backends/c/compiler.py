@@ -67,8 +67,8 @@ class CC:
             return (*own, "-target", self.triple, *named, *wasm)
         if self.is_zig:
             return (*FLAGS, f"-mcpu={cpu.replace('-', '_')}")
-        own = cpu == NATIVE and platform.machine().lower() in X86
-        if own or cpu.startswith("x86-64"):
+        here = cpu == NATIVE and platform.machine().lower() in X86
+        if here or cpu.startswith("x86-64"):
             wide = ("-mprefer-vector-width=512",) if "Free Software" in self.version else ()
             return (*FLAGS, f"-march={cpu}", *wide)
         return (*FLAGS, f"-mcpu={cpu}")

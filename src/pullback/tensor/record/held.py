@@ -54,7 +54,7 @@ class Looks:
     """The last time that the contents of a variable were asked for: what a function does then
     depends on more than the kinds of its arguments.
 
-    An object that is new each time: two threads that count may write the same number.
+    An object that is new each time: of two threads that count, one may undo what the other did.
     """
 
     __slots__ = ("last",)
@@ -134,7 +134,8 @@ class _Slot:
 def _lone() -> tuple[int, int]:
     """What `getrefcount` says of what a slot alone refers to: asked of the slot, and of a local.
 
-    The second is 3, and 2 from Python 3.14 on, where a call borrows what a local refers to.
+    The second is 3, and 2 from Python 3.14 on, where a call borrows what a local refers to. One
+    too few only costs a copy; one too many writes to what somebody holds.
     """
     slot = _Slot()
     slot.raw = object()

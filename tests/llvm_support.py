@@ -21,6 +21,7 @@ from pullback.ir.target import Target
 
 PAGE = mmap.PAGESIZE
 HOST = host_target()
+RUNS_V3 = HOST.name in ("x86-64-v3", "x86-64-v4")
 AVX2 = replace(HOST, name="avx2", vector=32, vectors=16, powers=False)
 AVX512 = replace(HOST, name="avx512", vector=64, vectors=32)
 TARGETS = [HOST, AVX2] if HOST.vector == 64 else [HOST]

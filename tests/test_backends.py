@@ -304,3 +304,17 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
             registry.named(name)
         assert error.value.code == "E313"
     registry._foreign.cache_clear()
+
+
+def test_a_compiler_is_told_of_the_processor_as_its_kind_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GCC of AArch64 refuses the width of vectors that x86-64 has a word for."""
+    gcc = cc.CC(("gcc",), "gcc 12, Free Software")
+    for machine, flags in (
+        ("x86_64", ("-march=native", "-mprefer-vector-width=512")),
+        ("aarch64", ("-mcpu=native",)),
+    ):
+        monkeypatch.setattr(cc.platform, "machine", lambda machine=machine: machine)
+        assert gcc.flags("native") == (*cc.FLAGS, *flags)
+    assert gcc.flags("x86-64-v3")[-2:] == ("-march=x86-64-v3", "-mprefer-vector-width=512")

@@ -19,6 +19,8 @@ import pytest
 import pullback as pb
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
+from pullback.ir.dtype import float32
+from pullback.tensor.record import held
 from pullback.tensor.record.turns import Turns
 
 PYTHON_THREADS = 16
@@ -151,6 +153,67 @@ def on_threads(work: Callable[[int], None], count: int = PYTHON_THREADS) -> None
             future.result(100)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+CALLERS = 4
+COLUMNS = (33, 40, 47, 54, 61)
+
+
+def test_four_threads_race_for_the_first_calls_of_one_function() -> None:
+    """All for one shape, then each for one of its own, then one after another for all of them."""
+    traced: list[int] = []
+
+    @pb.jit
+    def run(a: Any, b: Any) -> Any:
+        traced.append(b.shape[1])
+        time.sleep(0.05)  # who does not wait for this trace begins another meanwhile
+        return pb.tanh(a @ b)
+
+    a = numbers(64, 48)
+    wanted = {n: np.tanh(a @ numbers(48, n)) for n in COLUMNS}
+
+    def work(number: int) -> None:
+        for turn in range(len(COLUMNS)):
+            columns = COLUMNS[(turn + number) % len(COLUMNS)] if turn else COLUMNS[0]
+            assert np.allclose(run(a, numbers(48, columns)).numpy(), wanted[columns], atol=1e-4)
+
+    on_threads(work, CALLERS)
+    assert len(traced) == len(set(traced)) == run.traces
+
+
+def test_calls_of_one_function_from_four_threads_do_not_meet() -> None:
+    """Each has the result of its own arguments, to the bit, and so do calls that wait."""
+    pb.set_num_threads(2)
+    run = pb.jit(lambda a, b: pb.tanh(a @ b))
+    b = numbers(160, 96)
+    given = [numbers(72, 160, seed=n) for n in range(CALLERS)]
+    wanted = [run(a, b).numpy().tobytes() for a in given]
+    sums = [(pb.tensor(a) * 2.0 + 1.0).numpy().tobytes() for a in given]
+
+    def work(number: int) -> None:
+        a = given[number]
+        for _ in range(CALLS):
+            assert run(a, b).numpy().tobytes() == wanted[number]
+            assert (pb.tensor(a) * 2.0 + 1.0).numpy().tobytes() == sums[number]
+
+    on_threads(work, CALLERS)
+
+
+def test_there_is_one_kind_of_a_shape_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads make it at once: what they hold is looked up by identity."""
+    both = threading.Barrier(2, timeout=20)
+
+    class Slow(held.Kind):
+        __slots__ = ()
+
+        def __init__(self, *facts: Any) -> None:
+            both.wait()
+            super().__init__(*facts)
+
+    monkeypatch.setattr(held, "Kind", Slow)
+    made: list[held.Kind] = []
+    on_threads(lambda _: made.append(held.kind_of((3, 1, 4, 1, 5, 9, 2, 6), float32)), 2)
+    assert made[0] is made[1]
 
 
 @pytest.mark.slow

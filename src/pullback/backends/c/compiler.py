@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from pullback.ir.target import NATIVE
 
 VARIABLE = "PULLBACK_CC"
 KNOWN = ("cc", "gcc", "clang")
+X86 = ("x86_64", "amd64")  # what systems call it
 # Integers wrap; nothing is contracted but what the text itself fuses.
 FLAGS = (
     "-std=gnu11", "-O3", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
@@ -65,7 +67,8 @@ class CC:
             return (*own, "-target", self.triple, *named, *wasm)
         if self.is_zig:
             return (*FLAGS, f"-mcpu={cpu.replace('-', '_')}")
-        if cpu == NATIVE or cpu.startswith("x86-64"):
+        here = cpu == NATIVE and platform.machine().lower() in X86
+        if here or cpu.startswith("x86-64"):
             wide = ("-mprefer-vector-width=512",) if "Free Software" in self.version else ()
             return (*FLAGS, f"-march={cpu}", *wide)
         return (*FLAGS, f"-mcpu={cpu}")

@@ -124,9 +124,9 @@ def _eagerly(function: Callable[P, R], host: Callable[..., Array] | None) -> Cal
         if known_call is not None:
             handle: R = waiting(known_call.like, known_call, scanned[1])
             return handle
-        before = looks.count
+        before = looks.last
         result = function(*args, **kwargs)
-        if looks.count == before:
+        if looks.last is before:
             own = None if host is None else partial(_hosted, host, args[1:], kwargs)
             _learn(scanned, function, args, kwargs, result, own)
         return result

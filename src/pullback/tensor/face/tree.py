@@ -71,39 +71,53 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
     A dataclass with a tensor in one of its fields is taken apart, too.
     `convert` may turn a leaf into a handle first.
     """
-    handles: list[Handle] = []
+    apart = _Apart(convert)
+    form, key = apart.visit(tree)
+    return Tree(tuple(apart.handles), form, key)
 
-    def visit(node: Any) -> tuple[Any, Any]:
+
+class _Apart:
+    """Takes a tree apart: the handles so far. Functions that call one another would be a cycle,
+    and the handles alive until Python looks for garbage.
+    """
+
+    __slots__ = ("convert", "handles")
+
+    def __init__(self, convert: Callable[[Any], Any] | None) -> None:
+        self.convert = convert
+        self.handles: list[Handle] = []
+
+    def visit(self, node: Any) -> tuple[Any, Any]:
+        """Its form, and its part of the key."""
         if isinstance(node, Handle):
-            handles.append(node)
+            self.handles.append(node)
             return _PLACE, _LEAF
         kind = type(node)
         if kind in _PLAIN:
-            return leaf(node)
+            return self.leaf(node)
         if isinstance(node, list | tuple):
             shape = "named" if hasattr(node, "_fields") else "row"
-            return joined(shape, kind, (kind,), node)
+            return self.joined(shape, kind, (kind,), node)
         if isinstance(node, dict):
-            return joined("dict", list(node), (dict, tuple(node)), node.values())
+            return self.joined("dict", list(node), (dict, tuple(node)), node.values())
         if has_tensors(node):
             inner = [getattr(node, f.name) for f in fields(node)]
-            return joined("named", kind, (kind,), inner)
-        return leaf(node)
+            return self.joined("named", kind, (kind,), inner)
+        return self.leaf(node)
 
-    def leaf(node: Any) -> tuple[Any, Any]:
-        converted = node if convert is None else convert(node)
+    def leaf(self, node: Any) -> tuple[Any, Any]:
+        """Of what has no parts."""
+        converted = node if self.convert is None else self.convert(node)
         if isinstance(converted, Handle):
-            handles.append(converted)
+            self.handles.append(converted)
             return _PLACE, _LEAF
         static = node.hex() if isinstance(node, float) else node
         return ("static", None, node), (type(node), static)
 
-    def joined(shape: str, head: Any, own: Any, nodes: Iterable[Any]) -> tuple[Any, Any]:
-        parts = [visit(n) for n in nodes]
+    def joined(self, shape: str, head: Any, own: Any, nodes: Iterable[Any]) -> tuple[Any, Any]:
+        """Of what has parts."""
+        parts = [self.visit(n) for n in nodes]
         return (shape, head, [p[0] for p in parts]), (*own, tuple([p[1] for p in parts]))
-
-    form, key = visit(tree)
-    return Tree(tuple(handles), form, key)
 
 
 def has_tensors(node: Any) -> bool:

@@ -41,18 +41,26 @@ class Kind:
         self.room = room(self.size) if self.size <= SMALL else None
 
 
-kind_of = functools.cache(Kind)
+_kinds: dict[tuple[tuple[int, ...], DType], Kind] = {}
+
+
+@functools.cache
+def kind_of(shape: tuple[int, ...], dtype: DType) -> Kind:
+    """The one kind of a shape and type; of threads that ask for it at once, one makes it."""
+    return _kinds.setdefault((shape, dtype), Kind(shape, dtype))
 
 
 class Looks:
-    """How often the contents of a variable were asked for: what a function does then depends on
-    more than the kinds of its arguments.
+    """The last time that the contents of a variable were asked for: what a function does then
+    depends on more than the kinds of its arguments.
+
+    An object that is new each time: of two threads that count, one may undo what the other did.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self.count = 0
+        self.last = object()
 
 
 looks = Looks()
@@ -87,7 +95,7 @@ class Held(Variable):
     @property
     def array(self) -> Array:
         """The contents; only who holds the variable alone may write to them."""
-        looks.count += 1
+        looks.last = object()
         return self.laid
 
     @property
@@ -116,7 +124,27 @@ class _Large(Held):
             spare.give((self.raw, self.at))
 
 
-_BYTES = 2  # the slot of the variable, and the argument of `getrefcount`
+class _Slot:
+    """What holds one object and nothing else."""
+
+    __slots__ = ("raw",)
+    raw: object
+
+
+def _lone() -> tuple[int, int]:
+    """What `getrefcount` says of what a slot alone refers to: asked of the slot, and of a local.
+
+    The second is 3, and 2 from Python 3.14 on, where a call borrows what a local refers to. One
+    too few only costs a copy; one too many writes to what somebody holds.
+    """
+    slot = _Slot()
+    slot.raw = object()
+    of_slot = getrefcount(slot.raw)
+    value = slot.raw
+    return of_slot, getrefcount(value)
+
+
+_BYTES, ALONE = _lone()
 
 
 def fresh(name: str, kind: Kind, origin: Origin | None = None) -> Held:

@@ -18,7 +18,7 @@ from pullback.runtime.executable import Executable
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.away import Away, Keeping, bound, keeping, settled_on
 from pullback.tensor.record.constants import seen
-from pullback.tensor.record.held import Held, Kind, copied, fresh, kind_of
+from pullback.tensor.record.held import ALONE, Held, Kind, copied, fresh, kind_of
 from pullback.tensor.record.trace import Cell, Handle, held, result_of, settled
 from pullback.tensor.record.turns import turns
 
@@ -76,7 +76,7 @@ class Entry:
                     state.append(self.resident(memory, cell))
                     continue
                 value = cell._node
-                if isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone:
+                if isinstance(value, Held) and getrefcount(value) <= ALONE and value.alone:
                     state.append(value)
                 else:
                     state.append(self.separated(cell))
@@ -139,7 +139,7 @@ class Entry:
     def resident(self, memory: Keeping, cell: Cell) -> Away:
         """What a cell holds, on the program's device, in memory of its own."""
         value = cell._node
-        if not isinstance(value, Away) or value.resident.lent or getrefcount(value) > _VARIABLE:
+        if not isinstance(value, Away) or value.resident.lent or getrefcount(value) > ALONE:
             held(self.written)
             variable = result_of(cell._value)
             assert isinstance(variable, Held), "cells are computed before they are written"
@@ -153,7 +153,7 @@ class Entry:
         held(self.written)
         variable = result_of(cell._value)
         assert isinstance(variable, Held), "cells are computed before they are written"
-        if getrefcount(variable) > _VARIABLE or not variable.alone:
+        if getrefcount(variable) > ALONE or not variable.alone:
             variable = copied(variable.array, variable.name)
             cell.assign(variable)
         return variable
@@ -174,8 +174,3 @@ class Entry:
             tuple([sizes[e] if isinstance(e, Dim) else e for e in v.shape]) for v in self.outputs
         ]
         return [kind_of(s, v.dtype) for s, v in zip(shapes, self.outputs, strict=True)]
-
-
-# References to a variable that nobody but its cell holds: the cell's, the local one, and that of
-# the call which counts them. One too many only costs a copy.
-_VARIABLE = 3

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.host import machine
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.dtype import float32
@@ -197,6 +198,50 @@ def test_calls_of_one_function_from_four_threads_do_not_meet() -> None:
             assert (pb.tensor(a) * 2.0 + 1.0).numpy().tobytes() == sums[number]
 
     on_threads(work, CALLERS)
+
+
+def test_a_call_does_not_wait_for_another_of_the_same_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has a machine of its own, as many as processors."""
+    monkeypatch.setattr(machine, "processors", lambda: 2)
+    run = pb.jit(lambda a, b: pb.tanh(a @ b) @ b)
+    a, b = numbers(64, 64), numbers(64, 64, seed=1)
+    wanted = run(a, b).numpy().tobytes()
+    first = run.program.runner
+    with first._lock:
+        calls = ThreadPoolExecutor(1)
+        made = [calls.submit(lambda: run(a, b).numpy().tobytes()) for _ in range(4)]
+        assert all(one.result(10) == wanted for one in made)
+        assert len(first._beside) == 1
+
+
+def test_programs_that_assign_a_state_have_one_machine() -> None:
+    """Read and then written; so have those with a limit of memory, and those that are timed."""
+    state = pb.State(numbers(8, 8))
+
+    @pb.jit
+    def assigned(a: Any) -> Any:
+        state.assign(pb.tanh(state @ a))
+        return a + 1.0
+
+    assigned(numbers(8, 8))
+    assert assigned.program.runner._alike is None
+    for options in (Options(memory=1 << 30), Options(profile=True)):
+        run = pb.jit(lambda a: a @ a, options=options)
+        run(numbers(8, 8))
+        assert run.program.runner._alike is None
+    plain = pb.jit(lambda a: a @ a)
+    plain(numbers(8, 8))
+    assert plain.program.runner._alike is not None
+
+
+def test_a_state_is_made_of_an_array() -> None:
+    """Or a number, as it is assigned one."""
+    array = numbers(3, 4)
+    state = pb.State(array)
+    state.assign(state * 2.0)
+    assert np.array_equal(state.numpy(), array * 2) and pb.State(3).numpy() == 3
 
 
 def test_there_is_one_kind_of_a_shape_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pullback.backends.base import (
     Work,
 )
 from pullback.backends.guard import guarded, interpreted
-from pullback.backends.host.assemble import assemble
+from pullback.backends.host.assemble import assemble, kept
 from pullback.backends.host.checked import Checked
 from pullback.backends.host.interpret import Interpreted
 from pullback.backends.host.machine import Crew, VirtualMachine
@@ -198,8 +198,15 @@ def executor_of(image: Image, backend: Compiler, job: Job) -> Executor:
     options = job.options
     crew = Crew(image.made.threads, options.threads is None, options.memory is None)
     rows = loader.get(job.store, job.stats).rows
-    machine, _ = _wired(image, rows, crew, options.profile)
+    free = options.memory is None and not options.profile and not kept(image)
+    alike = functools.partial(_machine, image, rows, crew) if free else None
+    machine, _ = _wired(image, rows, crew, options.profile, alike)
     return machine
+
+
+def _machine(image: Image, rows: int, crew: Crew) -> VirtualMachine:
+    """Another machine of the same program, for calls while one is at work."""
+    return _wired(image, rows, crew, timed=False)[0]
 
 
 def compile_kernel(
@@ -214,14 +221,20 @@ def compile_kernel(
     return _wired(made, loader.get().rows, Crew(threads), timed=True)
 
 
-def _wired(image: Image, rows: int, crew: Crew, timed: bool) -> tuple[VirtualMachine, Clock | None]:
+def _wired(
+    image: Image,
+    rows: int,
+    crew: Crew,
+    timed: bool,
+    alike: Callable[[], VirtualMachine] | None = None,
+) -> tuple[VirtualMachine, Clock | None]:
     """A program in memory of its own."""
     arena = memory(image.plan.arena_bytes)
     wired = assemble(image, address(arena), rows)
     checks = {place: call.sites for place, call in wired.launches.items()}
     clock = Clock(list(wired.launches)) if timed else None
     offsets = image.plan.offsets
-    return VirtualMachine(wired, image.state, arena, offsets, checks, crew, clock), clock
+    return VirtualMachine(wired, image.state, arena, offsets, checks, crew, clock, alike), clock
 
 
 def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> Image:

@@ -20,7 +20,17 @@ from pullback.errors import InvalidIR
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
+from pullback.ir.program import (
+    Block,
+    Branch,
+    Feed,
+    HostCall,
+    Item,
+    Launch,
+    Loop,
+    Receive,
+    items,
+)
 from pullback.memory.plan import Plan
 
 WIDTH = 8  # words of an instruction
@@ -277,6 +287,16 @@ def _any_talks(block: Block) -> bool:
 def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
     """Whether an iteration is a step of the user's: it feeds or hands out, or is outermost."""
     return _talks(loop) or (not outer and not _any_talks(loop.body))
+
+
+def kept(image: Image) -> set[Variable]:
+    """State that a program reads before it writes it: its runs come one after the other."""
+    read: set[Variable] = set()
+    wrote: set[Variable] = set()
+    for launch in (item for item in items(image.block) if isinstance(item, Launch)):
+        read.update(v for v in launch.kernel.reads if v not in wrote)
+        wrote.update(launch.kernel.writes)
+    return read & wrote & set(image.state)
 
 
 def assemble(image: Image, arena: int, rows: int) -> Assembled:

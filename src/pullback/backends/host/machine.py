@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -17,6 +17,7 @@ from pullback.backends.host.pool import loader, pools
 from pullback.backends.host.profile import Clock, Profile
 from pullback.backends.host.rings import Consumer, Producer, master
 from pullback.backends.host.system import LINE, Array, address, array_at, memory, process
+from pullback.config import processors
 from pullback.errors import BackendError, DeviceError, FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -43,7 +44,9 @@ class Crew:
 class VirtualMachine:
     """An image with its arena, queues and counters; one run at a time.
 
-    `launches`, `barriers`, `moved` (bytes) count the last run.
+    `launches`, `barriers`, `moved` (bytes) count the last run. `alike` makes another machine of the
+    program: a call while this one runs goes there, and calls of several threads do not wait for
+    each other; None: they do.
     """
 
     def __init__(
@@ -55,9 +58,13 @@ class VirtualMachine:
         sites: Mapping[int, tuple[str, ...]],
         crew: Crew,
         clock: Clock | None = None,
+        alike: Callable[[], VirtualMachine] | None = None,
     ) -> None:
         self._image = image
         self._clock = clock
+        self._alike = None if image.rings or image.hosts else alike
+        self._beside: list[VirtualMachine] = []
+        self._growing = threading.Lock()
         self._arena = arena
         self._sites = sites
         self._crew = crew
@@ -181,8 +188,13 @@ class VirtualMachine:
         if self._serves and self._lock.locked() and self._master == master():
             what = "a program is called by a feeder or receiver of its own"
             raise UnsupportedError(what, help="it would wait for itself", code="E320")
-        words, crew = self._words, self._crew
-        with self._lock:
+        words, crew, lock = self._words, self._crew, self._lock
+        if not lock.acquire(False):
+            if (other := self._idle()) is not None:
+                other.go(given)
+                return
+            lock.acquire()
+        try:
             if self._ending:
                 self._end()
             self._pack(self._given, 0, *given)
@@ -206,6 +218,23 @@ class VirtualMachine:
                     self._host()
                 elif code != Code.AGAIN:
                     self._raise(code, [])
+        finally:
+            lock.release()
+
+    def _idle(self) -> VirtualMachine | None:
+        """Another machine of the program that does nothing; None where there may be none, or as
+        many as processors are at work.
+        """
+        if self._alike is None or self._ending:
+            return None
+        with self._growing:
+            for other in self._beside:
+                if not other._lock.locked():
+                    return other
+            if len(self._beside) + 1 >= processors():
+                return None
+            self._beside.append(self._alike())
+            return self._beside[-1]
 
     def _host(self) -> None:
         """Make the call of the host that the machine has come to, and go past it."""
@@ -245,7 +274,7 @@ class VirtualMachine:
 
     def forked(self) -> None:
         """A child: whoever ran this is not there."""
-        self._lock = threading.Lock()
+        self._lock, self._growing = threading.Lock(), threading.Lock()
 
     def ended(self) -> None:
         """Stop after the current step: code and memory are about to go."""

@@ -530,8 +530,8 @@ class State(Tensor, Cell):
     __slots__ = ()
     waits = False
 
-    def __init__(self, value: Handle | Value, requires_grad: bool = False) -> None:
-        super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
+    def __init__(self, value: Any, requires_grad: bool = False) -> None:
+        super().__init__(value if isinstance(value, Value) else value_of(value), requires_grad)
 
     def assign(self, value: Any) -> None:
         super().assign(value if isinstance(value, Value) else value_of(value))

@@ -15,7 +15,7 @@ from pullback.fuse.problem import Order, build, closures, reads_itself_safely
 from pullback.ir.graph import Definition, Graph, Value, Variable, identity
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
-from pullback.prepare.extend import extend
+from pullback.prepare.extend import Priced, extend
 from pullback.prepare.written import write_out
 from pullback.simplify.rules import RULES, Simplifier
 
@@ -23,20 +23,30 @@ from pullback.simplify.rules import RULES, Simplifier
 STORE_ROUNDS: Cap = 3
 
 
-def fuse(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> list[Kernel]:
+def fuse(
+    graph: Graph,
+    target: Target,
+    rules: Sequence[UserRule] = (),
+    price: Priced | None = None,
+) -> list[Kernel]:
     """Kernels of a simultaneous assignment, in launch order.
 
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
     Values that cross kernels become fresh variables named after their definitions.
     """
-    grouping = group(graph, target, rules)
+    grouping = group(graph, target, rules, price)
     return emit(grouping, lambda g: grouping.price(g).outer)
 
 
-def group(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> Grouping:
+def group(
+    graph: Graph,
+    target: Target,
+    rules: Sequence[UserRule] = (),
+    price: Priced | None = None,
+) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
     simplify = Simplifier(RULES.also(rules))
-    outputs = _outputs(extend(graph, simplify, target.profile))
+    outputs = _outputs(extend(graph, simplify, target.profile, price))
     scene = inline(list(outputs), simplify, target.profile)
     told_by_results(scene, set(outputs), simplify)
 

@@ -37,9 +37,11 @@ from pullback.ir.graph import (
     Moves,
     Reduce,
     Value,
+    Variable,
     read,
     substitute,
 )
+from pullback.ir.kernel import Kernel, Stage, redirected
 from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
@@ -51,12 +53,18 @@ from pullback.simplify.triangle import gap
 PAIR = range(2)
 
 Simplify = Callable[[Expr], Expr]
+# Nanoseconds of a kernel by itself.
+Priced = Callable[[Kernel], float]
 # Operands between zeros by their bodies: a forward sum and an adjoint read the same one.
 Padded = dict[Expr, Definition]
 
 
-def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
-    """`graph` with its large guarded sums of products as plain ones, for a machine that packs."""
+def extend(
+    graph: Graph, simplify: Simplify, machine: Machine, price: Priced | None = None
+) -> Graph:
+    """`graph` with its large guarded sums of products as plain ones, for a machine that packs; but
+    for those that `price` says take less with their guards.
+    """
     if not machine.packs:
         return graph
     uses = _uses(graph)
@@ -66,7 +74,7 @@ def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
     for old in graph.definitions:
         new = fresh[old] = sources.of(old)
         summed = _cropped(new, old, uses, fresh, simplify)
-        sources.mapping[old] = _plain(summed, simplify, known, machine) or new
+        sources.mapping[old] = _plain(summed, simplify, known, machine, price) or new
     return graph.of(sources.mapping)
 
 
@@ -148,7 +156,11 @@ def _shifted(at: Expr) -> bool:
 
 
 def _plain(
-    definition: Definition, simplify: Simplify, known: Padded, machine: Machine
+    definition: Definition,
+    simplify: Simplify,
+    known: Padded,
+    machine: Machine,
+    price: Priced | None,
 ) -> Definition | None:
     """A large sum of guarded or divided products as a plain one; None where it is no such sum."""
     form = definition.form
@@ -162,6 +174,10 @@ def _plain(
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
     whole = _extended(split, len(phases), simplify, known, machine)
+    if whole is not None and price is not None and not phases:
+        guarded = _guarded(definition, simplify)
+        if guarded is not None and _ns(guarded, price) < _ns(whole, price):
+            return guarded
     return _joined(definition, whole, phases) if whole is not None and phases else whole
 
 
@@ -387,6 +403,35 @@ def _extended(
         parts[one] = G.guarded(kept, parts[one])
     whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
     return None if _divisions(whole) else replace(definition, body=whole)
+
+
+def _guarded(definition: Definition, simplify: Simplify) -> Definition | None:
+    """The sum with each guard around the factor that it bounds; None where no tile can leave out
+    what the guards do: rows and columns of one are along axes that no guard asks.
+
+    ``sum[k] (0 <= x - k ? a[x - k] * w[k] : 0)  ->  sum[k] (0 <= x - k ? a[x - k] : 0) * w[k]``
+    """
+    guards: list[Expr] = []
+    terms = _bared(definition.body, guards)
+    asked = frozenset[int]().union(*(guard.axes for guard in guards))
+    free = [n for n, e in enumerate(definition.shape) if n not in asked and upper(e) > 1]
+    sides = [{n for n in free if n in term.axes} for term in terms]
+    if not guards or len({frozenset(s) for s in sides if s}) < 2:
+        return None
+    one = max(range(len(terms)), key=lambda n: len(terms[n].axes & asked))
+    terms[one] = G.guarded(guards, terms[one])
+    body = _ascending(definition, functools.reduce(E.Mul, terms), simplify)
+    return replace(definition, body=body)
+
+
+def _ns(definition: Definition, price: Priced) -> float:
+    """Nanoseconds of a kernel of one definition, of what lies in memory."""
+    places: dict[Value, Variable] = {
+        v: Variable(v.name, v.shape, v.dtype) for v in (definition, *definition.sources)
+    }
+    shape, axes = definition.shape, tuple(range(len(definition.shape)))
+    stage = Stage(definition, definition.form, definition.body, axes, places[definition])
+    return price(Kernel(definition.name, shape, (redirected(stage, places),)))
 
 
 def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:

@@ -170,7 +170,7 @@ def _priced(graph: Graph, target: str | None) -> float:
     machine = backend.machine(options)
     chosen = chooser(None, 1, (), backend.name, backend.start)
     total = 0.0
-    for kernel in fuse_graph(graph, machine, Reporter(options), backend.prepare):
+    for kernel in fuse_graph(graph, machine, Reporter(options), backend):
         for piece in kernel.pieces:
             price = backend.price(piece, chosen(piece, machine), machine)
             assert price is not None, "it writes loops"

@@ -53,10 +53,6 @@ PAIR = range(2)
 Simplify = Callable[[Expr], Expr]
 # Nanoseconds of all launches of a graph.
 Priced = Callable[[Graph], float]
-# What a sum with its guards may cost of one between zeros, at most: prices leave out what short
-# loops of a length of their own cost. Of 26 convolutions (`benchmarks/convolutions.py`, one Zen 4
-# core) five priced below this took 0.60 to 0.85 of the time, 21 above it 0.75 to 1.30.
-GAIN = 0.77
 # Operands between zeros by their bodies: a forward sum and an adjoint read the same one.
 Padded = dict[Expr, Definition]
 
@@ -413,15 +409,23 @@ def _cheaper(
     price: Priced,
 ) -> Definition:
     """`definition` with its guards where that is priced well below `whole`, which is without: tiles
-    of few places leave out what lies in the zeros, and nothing is copied. Not where `whole` takes
-    little more than its multiply-adds.
+    of few places leave out what lies in the zeros, and nothing is copied. Not asked where zeros are
+    too few to save as much, or `whole` takes little more than its multiply-adds.
     """
-    guarded = _guarded(definition, simplify)
+    made = [v for v in whole.sources if v not in definition.sources]
+    gain = machine.rate("product", "guarded")
+    few = all(
+        elements(inner.shape) >= gain * elements(one.shape)
+        for one in made
+        if isinstance(one, Definition)
+        for inner in one.sources
+    )
+    guarded = None if few else _guarded(definition, simplify)
     if guarded is None:
         return whole
     lanes = machine.vector // definition.dtype.itemsize
     least = points(definition) / lanes * machine.rate("unit", "multiply_add")
-    limit = GAIN * price(alone(whole, definition.sources))
+    limit = gain * price(alone(whole, definition.sources))
     if least < limit and price(alone(guarded, definition.sources)) < limit:
         return guarded
     return whole

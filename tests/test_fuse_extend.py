@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.base import Compiler
 from pullback.backends.reference.definitions import evaluate
 from pullback.cost.facts import points
 from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Graph, Reduce, Variable, topological
+from pullback.ir.kernel import Kernel
 from pullback.ir.node import walk
 from pullback.ir.program import Compute, Loop
 from pullback.ir.target import Target
@@ -170,3 +172,70 @@ def test_what_lies_apart_is_stored_between_zeros() -> None:
     assert [str(d) for d in made.definitions] == ["tensor_between_zeros", "conv"]
     views = padded(topological([v for _, v in made.assigns]), chosen("zen3"))
     assert [str(v) for v in views] == ["tensor_between_zeros"]
+
+
+def _with_guards(kernel: Kernel, target: Target) -> float:
+    """Nanoseconds by which sums with guards always take less."""
+    sums = [s.body for s in kernel.every if isinstance(s.form, Reduce)]
+    return 1.0 if any(isinstance(n, E.If) for body in sums for n in walk(body)) else 1e9
+
+
+SHAPES = [(1, 2, 1, 1, 5, 6), (2, 1, 1, 3, 3, 5), (1, 2, 2, 1, 3, 5), (2, 3, 1, 2, 7, 6)]
+
+
+@pytest.mark.parametrize(("stride", "pad", "dilation", "groups", "taps", "size"), SHAPES)
+def test_sums_keep_their_guards_where_that_is_priced_below(
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    pad: int,
+    dilation: int,
+    groups: int,
+    taps: int,
+    size: int,
+) -> None:
+    """Tiles leave out the zeros: the sums of PyTorch, with one thread and with two."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(Compiler, "ns", lambda self, kernel, target: _with_guards(kernel, target))
+    shapes = (7, 18, size, size), (42, 18 // groups, taps, taps)
+    x, w = (RNG.standard_normal(s).astype(np.float32) for s in shapes)
+    given = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups}
+    tx, tw = (torch.from_numpy(a).double().requires_grad_() for a in (x, w))
+    y = torch.nn.functional.conv2d(tx, tw, **given)
+    g = RNG.standard_normal(tuple(y.shape)).astype(np.float32)
+    wanted = [y, *torch.autograd.grad(y, (tx, tw), torch.from_numpy(g).double())]
+    own = [pb.tensor(a) for a in (x, w, g)]
+
+    def loss(x: Any, w: Any, g: Any) -> Any:
+        return pb.sum(pb.nn.functional.conv2d(x, w, **given) * g)
+
+    results = []
+    for threads in (1, 2):
+        options = pb.Options(threads=threads, cache=None)
+        forward = pb.jit(lambda x, w: pb.nn.functional.conv2d(x, w, **given), options=options)
+        back = pb.jit(pb.grad(loss, argnums=(0, 1)), options=options)
+        results.append([np.array(r) for r in (forward(*own[:2]), *back(*own))])
+        kept = [s for f in (forward, back) for k in f.program.kernels for s in k.every]
+        assert any(_with_guards(Kernel("", (), (s,)), Target()) == 1.0 for s in kept)
+    for one, two, exact in zip(*results, wanted, strict=True):
+        np.testing.assert_array_equal(one, two)
+        near = exact.detach().numpy()
+        np.testing.assert_allclose(one, near, rtol=0, atol=4e-6 * np.abs(near).max())
+
+
+def test_guards_are_kept_by_price() -> None:
+    """Only where it is well below, where zeros are many, and where a tile may leave them out."""
+    x, w = (pb.tensor(RNG.standard_normal(s)) for s in ((7, 18, 6, 6), (42, 18, 5, 5)))
+    y = pb.nn.functional.conv2d(x, w, padding=2)
+    graph = simplify_graph(Graph(((Variable("y", y.shape, y.dtype), y.value),)))
+
+    def guarded(below: float) -> bool:
+        def price(one: Graph) -> float:
+            plain = all(not isinstance(n, E.If) for d in sums(one) for n in walk(d.body))
+            return 1e9 if plain else below * 1e9
+
+        made = extend(graph, simplify, MACHINE, price)
+        return any(isinstance(n, E.If) for d in sums(made) for n in walk(d.body))
+
+    limit = MACHINE.rate("product", "guarded")
+    assert guarded(limit - 0.01)
+    assert not guarded(limit + 0.01)

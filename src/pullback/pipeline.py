@@ -76,7 +76,6 @@ from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 
 Build = Callable[[list[list[Kernel]]], tuple[Image, Start]]
-Prepare = Callable[[Graph, Target], Graph]
 
 
 def begin(options: Options) -> None:
@@ -244,7 +243,7 @@ def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> I
     groups: list[list[Kernel]] = []
 
     def change(graph: Graph) -> list[Kernel]:
-        groups.append(fuse_graph(graph, job.target, report, backend.prepare))
+        groups.append(fuse_graph(graph, job.target, report, backend))
         return groups[-1]
 
     each(program.body, change)
@@ -337,7 +336,7 @@ def _fused(program: Program, backend: Compiler, job: Job, made: Image) -> Block:
     """The launches of a traced program, as those of a recorded one."""
 
     def change(graph: Graph) -> list[Kernel]:
-        kernels = fuse_graph(graph, job.target, job.report, backend.prepare)
+        kernels = fuse_graph(graph, job.target, job.report, backend)
         if not made.split:
             return kernels
         return [p for k in kernels for p in split(k, job.target, backend.start)]
@@ -355,9 +354,11 @@ def _silent(job: Job) -> Job:
 
 
 def fuse_graph(
-    graph: Graph, target: Target, report: Report, prepare: Prepare | None = None
+    graph: Graph, target: Target, report: Report, backend: Compiler | None = None
 ) -> list[Kernel]:
-    """One simultaneous assignment -> kernels in launch order; `prepare` rewrites it before."""
+    """One simultaneous assignment -> kernels in launch order, as a backend prepares and prices
+    them.
+    """
     proofs = Proofs()
     rules = report.options.rules
     verify_graph(graph, "trace", proofs)
@@ -368,10 +369,11 @@ def fuse_graph(
     verify_graph(simple, "simplify", proofs)
     report.text(2, "simplified-graph", lambda: show(simple))
     report.lap("verify")
-    if prepare is not None and (prepared := prepare(simple, target)) is not simple:
+    if backend is not None and (prepared := backend.prepare(simple, target)) is not simple:
         verify_graph(prepared, "prepare", proofs)
         simple = prepared
-    kernels = fuse(simple, target, rules=rules)
+    price = None if backend is None else functools.partial(backend.ns, target=target)
+    kernels = fuse(simple, target, rules, price)
     report.lap("fuse")
     for kernel in kernels:
         verify_kernel(kernel, "fuse", proofs)

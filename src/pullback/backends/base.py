@@ -370,6 +370,11 @@ class Compiler(Explained, Protocol):
         """What one launch costs; None: this backend does not know."""
         return None
 
+    def ns(self, kernel: Kernel, target: Target) -> float:
+        """Nanoseconds of a kernel that is scheduled as prices choose; 0: this backend has none."""
+        made = self.price(kernel, self.start(kernel, target), target)
+        return 0.0 if made is None else made.ns
+
     def device(self, target: Target) -> Device | None:
         """What has schedules of its own, of launches, not of kernels; None: this processor."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pullback.config import Cap, Ints, UserRule
 from pullback.fuse.beside import set_beside
@@ -14,6 +15,7 @@ from pullback.fuse.masks import told_by_results
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
 from pullback.ir.graph import Definition, Graph, Value, Variable, identity
 from pullback.ir.kernel import Kernel
+from pullback.ir.signature import graph_signature
 from pullback.ir.target import Target
 from pullback.prepare.extend import extend
 from pullback.prepare.written import write_out
@@ -23,20 +25,48 @@ from pullback.simplify.rules import RULES, Simplifier
 STORE_ROUNDS: Cap = 3
 
 
-def fuse(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> list[Kernel]:
+def fuse(
+    graph: Graph,
+    target: Target,
+    rules: Sequence[UserRule] = (),
+    price: Callable[[Kernel], float] | None = None,
+) -> list[Kernel]:
     """Kernels of a simultaneous assignment, in launch order.
 
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
     Values that cross kernels become fresh variables named after their definitions.
     """
-    grouping = group(graph, target, rules)
-    return emit(grouping, lambda g: grouping.price(g).outer)
+    grouping = group(graph, target, rules, price)
+    return _emitted(grouping)
 
 
-def group(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> Grouping:
-    """The groups of a graph: everything but the choice of outer axes."""
+def group(
+    graph: Graph,
+    target: Target,
+    rules: Sequence[UserRule] = (),
+    price: Callable[[Kernel], float] | None = None,
+) -> Grouping:
+    """The groups of a graph: everything but the choice of outer axes. `price`: ns of a kernel."""
     simplify = Simplifier(RULES.also(rules))
-    outputs = _outputs(extend(graph, simplify, target.profile))
+
+    known: dict[str, float] = {}  # a network repeats its sums
+
+    def ns(one: Graph, price: Callable[[Kernel], float]) -> float:
+        key = graph_signature(one, names=False)
+        if key not in known:
+            kernels = _emitted(_grouped(one, simplify, target, rules))
+            known[key] = sum(price(piece) for kernel in kernels for piece in kernel.pieces)
+        return known[key]
+
+    priced = None if price is None else partial(ns, price=price)
+    return _grouped(extend(graph, simplify, target.profile, priced), simplify, target, rules)
+
+
+def _grouped(
+    graph: Graph, simplify: Simplifier, target: Target, rules: Sequence[UserRule]
+) -> Grouping:
+    """The groups of a graph whose sums are as they are to be."""
+    outputs = _outputs(graph)
     scene = inline(list(outputs), simplify, target.profile)
     told_by_results(scene, set(outputs), simplify)
 
@@ -56,6 +86,10 @@ def group(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> Group
     set_beside(grouping)
     best_first(grouping)
     return grouping
+
+
+def _emitted(grouping: Grouping) -> list[Kernel]:
+    return emit(grouping, lambda g: grouping.price(g).outer)
 
 
 def emit(grouping: Grouping, choose: Callable[[Group], Ints]) -> list[Kernel]:

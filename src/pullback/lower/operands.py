@@ -189,6 +189,13 @@ class Contraction:
         holding = settled(exact, [self.work]).items()
         return {self.tests[test]: E.const(value, bool_) for test, value in holding}
 
+    def bare(self, column: NestLoop) -> Operand:
+        """`left` in a tile, without the tests that hold in each of its terms.
+
+        ``k in t..n: if(k < t, 0, x[k])  ->  k in t..n: x[k]``
+        """
+        return self.left.at(self.holding(spans([*self.rows, column])))
+
     @property
     def rows(self) -> Nest:
         """The loop over rows, if there is one."""

@@ -324,7 +324,7 @@ def tile_loops(
     # Up to two rows and panels use an element too seldom to keep what is no function of its own.
     few = rows <= 2 and column.most <= 2 * columns
     dear = any(isinstance(node, FUNCTIONS) for node in walk(prob.left.value))
-    worth = dear or not few
+    worth = (dear or not few) and not prob.bare(column).plain
     if step.terms is None and worth and _fixed(context, prob, target):
         made = replace(made, left=Left.FRONT)
         prob = left_in_front(context, prob)

@@ -58,8 +58,9 @@ TABLES: Mapping[str, str] = MappingProxyType(
         # Of contractions: so many `sums` in flight hide the latency of a multiply-add and of the
         # loads of a step; `fewest`, where rows are cut into equal blocks; a `second` tile for what
         # columns are left takes so many times as long. `swept`: a product of a plain sum; `enter`:
-        # and leave a register tile; `words`: an element packed in words.
-        "product": "sums fewest second swept enter words",
+        # and leave a register tile; `words`: an element packed in words; `guarded`: what a sum with
+        # its guards may be priced at of one between zeros, at most.
+        "product": "sums fewest second swept enter words guarded",
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
         "rows": "1",
         "halves": "1",

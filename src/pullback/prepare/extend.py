@@ -43,7 +43,7 @@ from pullback.ir.graph import (
 from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
-from pullback.simplify.graph import Sources
+from pullback.simplify.graph import Sources, alone
 from pullback.simplify.product import uncast
 from pullback.simplify.triangle import gap
 
@@ -51,12 +51,18 @@ from pullback.simplify.triangle import gap
 PAIR = range(2)
 
 Simplify = Callable[[Expr], Expr]
+# Nanoseconds of all launches of a graph.
+Priced = Callable[[Graph], float]
 # Operands between zeros by their bodies: a forward sum and an adjoint read the same one.
 Padded = dict[Expr, Definition]
 
 
-def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
-    """`graph` with its large guarded sums of products as plain ones, for a machine that packs."""
+def extend(
+    graph: Graph, simplify: Simplify, machine: Machine, price: Priced | None = None
+) -> Graph:
+    """`graph` with its large guarded sums of products as plain ones, for a machine that packs; but
+    for those that `price` says take less with their guards.
+    """
     if not machine.packs:
         return graph
     uses = _uses(graph)
@@ -66,7 +72,7 @@ def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
     for old in graph.definitions:
         new = fresh[old] = sources.of(old)
         summed = _cropped(new, old, uses, fresh, simplify)
-        sources.mapping[old] = _plain(summed, simplify, known, machine) or new
+        sources.mapping[old] = _plain(summed, simplify, known, machine, price) or new
     return graph.of(sources.mapping)
 
 
@@ -148,7 +154,11 @@ def _shifted(at: Expr) -> bool:
 
 
 def _plain(
-    definition: Definition, simplify: Simplify, known: Padded, machine: Machine
+    definition: Definition,
+    simplify: Simplify,
+    known: Padded,
+    machine: Machine,
+    price: Priced | None,
 ) -> Definition | None:
     """A large sum of guarded or divided products as a plain one; None where it is no such sum."""
     form = definition.form
@@ -162,6 +172,8 @@ def _plain(
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
     whole = _extended(split, len(phases), simplify, known, machine)
+    if whole is not None and price is not None and not phases:
+        return _cheaper(definition, whole, simplify, machine, price)
     return _joined(definition, whole, phases) if whole is not None and phases else whole
 
 
@@ -387,6 +399,55 @@ def _extended(
         parts[one] = G.guarded(kept, parts[one])
     whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
     return None if _divisions(whole) else replace(definition, body=whole)
+
+
+def _cheaper(
+    definition: Definition,
+    whole: Definition,
+    simplify: Simplify,
+    machine: Machine,
+    price: Priced,
+) -> Definition:
+    """`definition` with its guards where that is priced well below `whole`, which is without: tiles
+    of few places leave out what lies in the zeros, and nothing is copied. Not asked where zeros are
+    too few to save as much, or `whole` takes little more than its multiply-adds.
+    """
+    made = [v for v in whole.sources if v not in definition.sources]
+    gain = machine.rate("product", "guarded")
+    few = all(
+        elements(inner.shape) >= gain * elements(one.shape)
+        for one in made
+        if isinstance(one, Definition)
+        for inner in one.sources
+    )
+    guarded = None if few else _guarded(definition, simplify)
+    if guarded is None:
+        return whole
+    lanes = machine.vector // definition.dtype.itemsize
+    least = points(definition) / lanes * machine.rate("unit", "multiply_add")
+    limit = gain * price(alone(whole, definition.sources))
+    if least < limit and price(alone(guarded, definition.sources)) < limit:
+        return guarded
+    return whole
+
+
+def _guarded(definition: Definition, simplify: Simplify) -> Definition | None:
+    """The sum with each guard around the factor that it bounds; None where no tile can leave out
+    what the guards do: rows and columns of one are along axes that no guard asks.
+
+    ``sum[k] (0 <= x - k ? a[x - k] * w[k] : 0)  ->  sum[k] (0 <= x - k ? a[x - k] : 0) * w[k]``
+    """
+    guards: list[Expr] = []
+    terms = _bared(definition.body, guards)
+    asked = frozenset[int]().union(*(guard.axes for guard in guards))
+    free = [n for n, e in enumerate(definition.shape) if n not in asked and upper(e) > 1]
+    sides = [{n for n in free if n in term.axes} for term in terms]
+    if not guards or len({frozenset(s) for s in sides if s}) < 2:
+        return None
+    one = max(range(len(terms)), key=lambda n: len(terms[n].axes & asked))
+    terms[one] = G.guarded(guards, terms[one])
+    body = _ascending(definition, functools.reduce(E.Mul, terms), simplify)
+    return replace(definition, body=body)
 
 
 def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:

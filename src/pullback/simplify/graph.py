@@ -24,6 +24,7 @@ from pullback.ir.graph import (
     Reduce,
     Scan,
     Value,
+    Variable,
     read,
     substitute,
     topological,
@@ -85,6 +86,15 @@ def _repeated(value: Value) -> Take | E.Const | None:
 
 def _through(index: Expr, indices: Sequence[Expr]) -> Expr:
     return indices[index.number] if isinstance(index, E.Axis) else index
+
+
+def alone(definition: Definition, sources: Iterable[Value]) -> Graph:
+    """A graph of one definition and what it takes to compute it from `sources`, in memory."""
+    over = Sources({v: Variable(v.name, v.shape, v.dtype) for v in sources})
+    for one in topological([definition], skip=dict(over.mapping)):
+        over.mapping[one] = over.of(one)
+    result = Variable("result", definition.shape, definition.dtype)
+    return Graph(((result, over.mapping[definition]),))
 
 
 def with_roots(definition: Definition, roots: Sequence[Expr]) -> Definition:

@@ -9,14 +9,14 @@ from pullback.backends.base import Compiler
 from pullback.backends.registry import compiler
 from pullback.config import BACKEND, Options, frozen
 from pullback.errors import OptionError, Origin, RuleError
-from pullback.ir.graph import Definition, Graph, Value, Variable, topological
+from pullback.ir.graph import Definition, Graph, Value
 from pullback.ir.program import Item, Program
 from pullback.ir.signature import digest, graph_signature
 from pullback.pipeline import fuse_graph
 from pullback.rules.kinds import RewriteRule
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import chooser
-from pullback.simplify.graph import Sources
+from pullback.simplify.graph import alone
 from pullback.winograd.algorithms import ALGORITHMS
 from pullback.winograd.recognise import recognised
 from pullback.winograd.rewrite import Made, rewritten
@@ -153,11 +153,7 @@ def _named(way: Definition, name: str) -> Definition:
 
 def _price(way: Definition, sources: Iterable[Value], target: str | None) -> float:
     """Nanoseconds of one thread, of all launches that compute a definition from `sources`."""
-    plain = {v: Variable(v.name, v.shape, v.dtype) for v in sources}
-    over = Sources(plain)
-    for definition in topological([way], skip=plain):
-        over.mapping[definition] = over.of(definition)
-    graph = Graph(((Variable("result", way.shape, way.dtype), over.mapping[way]),))
+    graph = alone(way, sources)
     key = graph_signature(graph, names=False), target
     if key not in PRICES:
         PRICES[key] = _priced(graph, target)
@@ -170,7 +166,7 @@ def _priced(graph: Graph, target: str | None) -> float:
     machine = backend.machine(options)
     chosen = chooser(None, 1, (), backend.name, backend.start)
     total = 0.0
-    for kernel in fuse_graph(graph, machine, Reporter(options), backend.prepare):
+    for kernel in fuse_graph(graph, machine, Reporter(options), backend):
         for piece in kernel.pieces:
             price = backend.price(piece, chosen(piece, machine), machine)
             assert price is not None, "it writes loops"

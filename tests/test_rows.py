@@ -103,7 +103,7 @@ def test_a_small_product_has_whole_vectors_of_columns() -> None:
     def symmetric(a: Any, b: Any, c: Any) -> Any:
         def total(a: Any) -> Any:
             low = pb.tril(a, k=-1)
-            return pb.sum(1.2 * c + 1.5 * (low @ b + low.T @ b))
+            return pb.sum((1.2 * c + 1.5 * (low @ b + low.T @ b)) ** 2)
 
         return pb.value_and_grad(total)(a)
 

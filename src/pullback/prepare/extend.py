@@ -9,7 +9,8 @@ guarded. Four rewrites give back a product of plain reads:
 with ``p[r, t] = sum[k] a[t + k] * w[r, k]``
 ``sum[k] (0 <= x - k ? a[x - k] * w[k] : 0)  ->  sum[k] a0[x - k + 9] * w[k]; a0: a between zeros``
 
-The zeros multiply, so a weight that is no finite number makes the border of an adjoint NaN.
+The zeros multiply, so a weight that is no finite number makes the border of an adjoint NaN; not
+where guards are kept.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends import nests
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.operands import DEEP, operands
 from pullback.backends.nests.price import price
@@ -22,7 +23,7 @@ from pullback.ir.nest import Array
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen, with_numbers
-from pullback.schedule.choices import joined
+from pullback.schedule.choices import Choices, joined
 from pullback.schedule.schedule import Right, Schedule, TileLoops, Way
 
 ZEN3 = named_target("x86-64-v3").on(chosen("zen3"))
@@ -144,6 +145,27 @@ def test_few_rows_across_memory_go_by_what_costs_less() -> None:
     assert dict(few_rows(one, ZEN3, ())) == {"dots.0": 8}
     near = drawn(lambda a, w: a @ w.T, (12, 512), (4096, 512))
     assert few_rows(near, ZEN3, ()) == ()
+
+
+def test_dot_products_of_all_rows_are_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows are no more than either cap, so the other one gives the schedule that there is; 12
+    are more than eight.
+    """
+    asked: list[Choices] = []
+    eight = (("dots.0", 8),)
+
+    def noted(kernel: Kernel, target: Target, choices: Choices) -> Schedule:
+        asked.append(choices)
+        return scheduled(kernel, target, choices)
+
+    monkeypatch.setattr(nests.rows, "scheduled", noted)
+    for count, others in ((2, []), (12, [eight])):
+        one = drawn(lambda a, w: a @ w.T, (count, 512), (4096, 512))
+        own = scheduled(one, ZEN3, ())
+        assert own.steps[0].way is Way.DOTS
+        assert (scheduled(one, ZEN3, eight) == own) == (not others)
+        asked.clear()
+        assert few_rows(one, ZEN3, ()) == () and asked == [(), *others]
 
 
 def test_panels_that_few_rows_share_go_by_dot_products() -> None:

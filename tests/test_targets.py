@@ -7,12 +7,17 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.host import processor
 from pullback.backends.host.engine import compile_object, compile_text
 from pullback.backends.host.native_run import machine_text
 from pullback.backends.host.native_waits import waits
@@ -28,6 +33,7 @@ from pullback.backends.host.processor import (
 from pullback.backends.host.system import address, function_table, memory, own_waits
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
+from pullback.ir.target import NATIVE
 
 NAMES = [t.name for t in LEVELS]
 RUNS = NAMES[NAMES.index(host_target().name) :] if host_target().name in NAMES else []
@@ -147,6 +153,31 @@ def test_other_processors_get_objects(name: str, target: str) -> None:
             made = compile_object(text + "!0 = !{}\n", TARGETS[target])
             heads = {"aarch64": b"\x7fELF", "apple": b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01"}
             assert made.startswith(heads[target])
+
+
+@pytest.mark.parametrize("inner", ["_host_target", "_host_cpu"])
+def test_of_threads_that_ask_at_once_one_asks_llvm(
+    monkeypatch: pytest.MonkeyPatch, inner: str
+) -> None:
+    """While LLVM compiles it answers nobody: who asks again waits for as long as that takes."""
+    made, both, asked = getattr(processor, inner)(), threading.Barrier(2), []
+
+    def asking() -> Any:
+        asked.append(inner)
+        with suppress(threading.BrokenBarrierError):  # it is met where both threads ask
+            both.wait(0.5)
+        return made
+
+    monkeypatch.setattr(processor, inner, cache(asking))
+    native = replace(TARGETS["x86-64"], cpu=NATIVE)
+    ways = {
+        "_host_target": processor.host_target.__wrapped__,
+        "_host_cpu": partial(processor._cpu, native),
+    }
+    ask = ways[inner]
+    with ThreadPoolExecutor(2) as pool:
+        assert [f.result() for f in [pool.submit(ask), pool.submit(ask)]] == [made, made]
+    assert asked == [inner]
 
 
 def test_a_target_is_known_and_within_this_processor() -> None:

@@ -36,6 +36,9 @@ class Stage:
     the stage does not have it (then each tile computes it again). An axis of `over` bound to
     an outer axis makes the stage *partial*: private sums per chunk, combined before `finish`.
     `store` is the variable that receives the value; None keeps it in scratch or registers.
+
+    `over`: numbers of the reduced axes. `bound`: the kernel's axis by the stage's own that is bound
+    to it. `partial`: whether a reduced axis is spread over the kernel's tiles.
     """
 
     target: Definition
@@ -43,7 +46,19 @@ class Stage:
     body: Expr
     outer: tuple[int | None, ...]
     store: Variable | None = None
+    over: range = field(init=False, repr=False)
+    bound: dict[int, int] = field(init=False, repr=False)
+    partial: bool = field(init=False, repr=False)
     _reads: tuple[Take, ...] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rank = len(self.target.shape)
+        count = len(self.form.over) if isinstance(self.form, Reduce) else 0
+        over = range(rank, rank + count)
+        bound = {a: o for o, a in enumerate(self.outer) if a is not None}
+        object.__setattr__(self, "over", over)
+        object.__setattr__(self, "bound", bound)
+        object.__setattr__(self, "partial", any(a in over for a in bound))
 
     @property
     def shape(self) -> Shape:
@@ -58,23 +73,6 @@ class Stage:
     def roots(self) -> Exprs:
         """The body and, of an accumulating write, the target indices."""
         return roots(self.body, self.form)
-
-    @property
-    def over(self) -> range:
-        """Numbers of the reduced axes."""
-        rank = len(self.target.shape)
-        count = len(self.form.over) if isinstance(self.form, Reduce) else 0
-        return range(rank, rank + count)
-
-    @property
-    def bound(self) -> dict[int, int]:
-        """The kernel's axis by the stage's own that is bound to it."""
-        return {a: o for o, a in enumerate(self.outer) if a is not None}
-
-    @property
-    def partial(self) -> bool:
-        """Whether a reduced axis is spread over the kernel's tiles."""
-        return any(a in self.over for a in self.bound)
 
 
 Stages = tuple[Stage, ...]

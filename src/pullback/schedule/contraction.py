@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 from math import inf, prod
 
 from pullback.algebra.affine import factors
@@ -103,13 +103,14 @@ def recognise(stage: Stage, target: Target, column: int | None = None) -> Produc
     return None if product is None else _way(stage, product, target)
 
 
-def ways(stage: Stage, target: Target) -> list[Product]:
+@lru_cache(maxsize=256)
+def ways(stage: Stage, target: Target) -> tuple[Product, ...]:
     """The ways to see `stage` as a contraction, but for those that another is better than in all,
-    in order of what they take at least.
+    in order of what they take at least. Each schedule of a kernel asks for them.
     """
     made = [_way(stage, p, target) for p in products(stage).values() if _pays(stage, p, target)]
     rated = sorted(((_rates(stage, p, target), p) for p in made), key=lambda pair: pair[0])
-    return [p for own, p in rated if not any(r != own and _below(r, own) for r, _ in rated)]
+    return tuple(p for own, p in rated if not any(r != own and _below(r, own) for r, _ in rated))
 
 
 def _rates(stage: Stage, product: Product, target: Target) -> tuple[float, ...]:
@@ -180,7 +181,8 @@ def volume(stage: Stage, axes: Iterable[int]) -> int:
     return prod(upper(stage.extents[axis]) for axis in axes)
 
 
-def products(stage: Stage) -> dict[int, Product]:
+@lru_cache(maxsize=256)
+def products(stage: Stage) -> Mapping[int, Product]:
     """All ways to see `stage` as a contraction, whatever the processor, by their columns."""
     if not can(stage):
         return {}

@@ -9,6 +9,7 @@ A zero factor makes a product zero, whatever the other factor, and so does a zer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from pullback.algebra.guards import demands, parts
 from pullback.algebra.linear import Linear, linear
@@ -150,8 +151,12 @@ class Regions:
     needed: dict[Value, Region]
 
 
+@lru_cache(maxsize=64)
 def regions(stages: Stages, finish: Stages = ()) -> Regions:
-    """The regions of stages in order. Nothing is said of scans and accumulating writes."""
+    """The regions of stages in order. Nothing is said of scans and accumulating writes.
+
+    Once for stages: each schedule of a kernel, and each nest, asks for them.
+    """
     zeros: dict[Value, Region] = {}
     work: dict[Value, Region] = {}
     for stage in (*stages, *finish):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import log2
 from types import MappingProxyType
 
@@ -159,12 +160,17 @@ def meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
     )
 
 
-def lanes(stages: list[Stage], target: Target) -> tuple[int | None, float]:
+def lanes(stages: Iterable[Stage], target: Target) -> tuple[int | None, float]:
     """The axis to run in lanes, and the cost of one element along it."""
+    return _lanes(tuple(stages), target)
+
+
+@lru_cache(maxsize=256)
+def _lanes(stages: Stages, target: Target) -> tuple[int | None, float]:
     return _cheapest(stages, range(len(stages[0].extents)), target) or (None, 0.0)
 
 
-def _cheapest(stages: list[Stage], axes: Iterable[int], target: Target) -> tuple[int, float] | None:
+def _cheapest(stages: Stages, axes: Iterable[int], target: Target) -> tuple[int, float] | None:
     """Of axes with several elements the cheapest in lanes, the last of equals, and its cost."""
     internal = {s.target for s in stages}
     reads = dict.fromkeys(t for s in stages for t in stage_reads(s) if t.source not in internal)
@@ -175,7 +181,7 @@ def _cheapest(stages: list[Stage], axes: Iterable[int], target: Target) -> tuple
     return (-axis, cost) if costs else None
 
 
-def _lane_ns(stages: list[Stage], reads: list[Linear], axis: int, target: Target) -> float:
+def _lane_ns(stages: Stages, reads: list[Linear], axis: int, target: Target) -> float:
     """Nanoseconds of a vector of elements, but for arithmetic, when `axis` runs in lanes."""
     lead = stages[0]
     extent = upper(lead.extents[axis])
@@ -220,7 +226,7 @@ def _scan_lanes(stage: Stage, target: Target) -> int | None:
     """The axis beside the scanned one with the best access, or None."""
     assert isinstance(stage.form, Scan)
     axes = (axis for axis in range(len(stage.shape)) if axis != stage.form.axis)
-    best = _cheapest([stage], axes, target)
+    best = _cheapest((stage,), axes, target)
     gather = target.lanes(stage.body.dtype.itemsize) * target.profile.rate("unit", "gather")
     return best[0] if best is not None and best[1] <= gather else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
@@ -351,8 +352,7 @@ def _packing_ns(
     if step.product is None or step.product.direct:
         return 0.0
     right = step.product.right
-    size = prod(upper(stage.extents[a]) for a in right.axes)
-    inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
+    size, inner = _panels(right, stage)
     again_here = inner or step.product.word > 1
     own = [o for a, o in stage.bound.items() if a in right.axes]
     if not again_here and not own:
@@ -361,6 +361,13 @@ def _packing_ns(
     again = prod(count for o, count in enumerate(counts[:depth]) if o not in own)
     # Tasks that meet in a panel pack it each: six heads in each of eight tiles, eight times.
     return size * max(again, tasks / prod(counts[o] for o in own)) * each
+
+
+@lru_cache(maxsize=256)
+def _panels(right: E.Expr, stage: Stage) -> tuple[int, bool]:
+    """Elements of all panels of an operand, and whether stages before compute it."""
+    inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
+    return prod(upper(stage.extents[a]) for a in right.axes), inner
 
 
 def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:

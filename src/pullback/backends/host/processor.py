@@ -91,7 +91,13 @@ def binding() -> Any:
 
 @cache
 def host_target() -> Target:
-    """The processor that this process runs on."""
+    """The processor that this process runs on; of threads that ask at once, one asks LLVM."""
+    with _forks.importing:
+        return _host_target()
+
+
+@cache
+def _host_target() -> Target:
     triple = binding().get_process_triple()
     cpu = binding().get_host_cpu_name()
     if not _is_x86():
@@ -179,6 +185,12 @@ def _cpu(target: Target) -> tuple[str, str]:
     """LLVM's name of the processor, and its features beyond that name."""
     if target.cpu != NATIVE:
         return target.cpu, ""
+    with _forks.importing:
+        return _host_cpu()
+
+
+@cache
+def _host_cpu() -> tuple[str, str]:
     llvm = binding()
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 

@@ -46,10 +46,13 @@ def _others(kernel: Kernel, step: Step, chosen: Choices, target: Target) -> Iter
     ``(column.0, 0)  ->  (column.0, 0), (dots.0, 16)  and  (dots.0, 16)``
     """
     numbers, dots, column = dict(chosen), f"dots.{step.lead}", f"column.{step.lead}"
-    if step.way is Way.DOTS:
-        yield choices_of({**numbers, dots: DOT_ROWS})
-        return
     stage = kernel.stages[step.lead]
+    if step.way is Way.DOTS:
+        seen = recognise(stage, target, numbers.get(column))
+        most = numbers.get(dots, 0 if seen is None else seen.dots)
+        if seen is None or upper(stage.shape[seen.row]) > min(most, DOT_ROWS):
+            yield choices_of({**numbers, dots: DOT_ROWS})
+        return
     for known in {column: numbers.get(column)}, {column: None}:
         given = {name: n for name, n in {**numbers, **known}.items() if n is not None}
         seen = recognise(stage, target, given.get(column))

@@ -58,7 +58,7 @@ MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
 MAX_CORE_LINES = 18_704
-MAX_CORE_TOKENS = 199_134
+MAX_CORE_TOKENS = 199_119
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
     "algebra": 830,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from pullback.config import Cap, Ints, UserRule
 from pullback.fuse.beside import set_beside
@@ -48,17 +47,17 @@ def group(
 ) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes. `price`: ns of a kernel."""
     simplify = Simplifier(RULES.also(rules))
-
     known: dict[str, float] = {}  # a network repeats its sums
 
-    def ns(one: Graph, price: Callable[[Kernel], float]) -> float:
+    def ns(one: Graph) -> float:
+        assert price is not None, "asked for sums that are priced"
         key = graph_signature(one, names=False)
         if key not in known:
             kernels = _emitted(_grouped(one, simplify, target, rules))
             known[key] = sum(price(piece) for kernel in kernels for piece in kernel.pieces)
         return known[key]
 
-    priced = None if price is None else partial(ns, price=price)
+    priced = None if price is None else ns
     return _grouped(extend(graph, simplify, target.profile, priced), simplify, target, rules)
 
 

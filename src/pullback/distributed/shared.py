@@ -51,8 +51,8 @@ ENDED = struct.Struct("<Q")  # behind it: numbers of collectives that the rank h
 MOST = 32  # of them in a word; each word begins a collective, so that few are ever left
 PASSES = 1 << 18  # bytes of a sum of more than two blocks that stay in a cache
 LONGEST = HEAD.size + MOST * ENDED.size
-# Estimates, which matter from three ranks on: of two processes on two Zen 4 cores `all_reduce` takes
-# 0.06 ms of 4 bytes, 4.8 of 16 MiB.
+# Estimates, which matter from three ranks on: of two processes on two Zen 4 cores `all_reduce`
+# takes 0.06 ms of 4 bytes, 4.8 of 16 MiB.
 LATENCY = 5e-5  # seconds from a word to the rank that sleeps till it comes
 BANDWIDTH = 8e9  # bytes of other ranks' blocks that one reads and adds in a second
 SPIN = LATENCY  # seconds of asking again before a rank sleeps: no more than waking it costs
